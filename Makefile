@@ -62,7 +62,7 @@ test-all: checks $(VENV)/docs-installed ## the slow tests too, the site, and the
 # What needs neither PyTorch nor JAX: their oldest builds for one processor are not in every registry. Old packages
 # may warn of newer ones.
 OLDEST = $(VENV)-oldest
-OTHERS = cli datasets experiments property report sklearn statistical
+OTHERS = experiments property sklearn statistical
 test-oldest: $(OLDEST)/installed ## tests with the oldest supported versions, in an environment of their own
 	@echo "Testing with the oldest versions ..."
 	@$(OLDEST)/bin/python -m pytest --quiet --numprocesses=auto -m 'not slow' -W default \

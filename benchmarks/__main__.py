@@ -11,7 +11,7 @@ import loader_runs as loader_runs
 import nets as nets
 import regret as regret
 import sampling as sampling
-from avare.cli import main
+from avare.experiments.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

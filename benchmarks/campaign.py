@@ -39,6 +39,7 @@ from harness import save, table, where
 from sorted_norms import SortedNorms
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
+import campaign_files
 import campaign_learning
 import crafted
 from laws import FALSE_ALARM, chi_square, ordered_samples
@@ -337,6 +338,9 @@ TRIALS: dict[str, tuple[Trial, str]] = {
         (kills, "kills"),
         (interrupts, "interrupts"),
         (frameworks, "kills"),
+        (campaign_files.archives, "members"),
+        (campaign_files.records, "odd records"),
+        (campaign_files.names, "names"),
         (campaign_learning.loaders, "batches"),
         (campaign_learning.linear_models, "problems"),
         (campaign_learning.chains, "sets of chains"),

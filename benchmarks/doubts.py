@@ -10,6 +10,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 import avare
+from avare.experiments import datasets
 from avare.problems import Softmax
 from harness import save, table, where
 
@@ -62,7 +63,7 @@ def main() -> None:
     parser.add_argument("--optimum", type=float, default=76385.23090008063, help="of CIFAR10, as `table` found it")
     arguments = parser.parse_args()
     result: dict[str, Any] = {"where": where(), "optimum": arguments.optimum}
-    data = {name: avare.datasets.load(name, folder=arguments.data) for name in ("mnist", "cifar10")}
+    data = {name: datasets.load(name, folder=arguments.data) for name in ("mnist", "cifar10")}
     problems = {name: Softmax(each.X, each.y, l2=1.0) for name, each in data.items()}
     result["floor"] = floors(problems["mnist"])
     result["path"] = path(problems["cifar10"], arguments.optimum)

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from avare import datasets
+from avare.experiments import datasets
 from harness import save, table, where
 
 ROOT = Path(__file__).parents[1]

@@ -35,7 +35,7 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.preprocessing import scale
 from threadpoolctl import threadpool_limits
 
-import avare
+from avare.experiments import datasets
 from avare.problems import Linear, Logistic, Softmax
 from avare.sklearn import AvareClassifier
 from harness import RESULTS, save, table, where
@@ -110,7 +110,7 @@ def developed(folder: Path | None) -> dict[str, Callable[[], tuple[Any, Any]]]:
 
     def loaded(name: str, label: Callable[[Any], Any] = lambda y: y) -> Callable[[], tuple[Any, Any]]:
         def load() -> tuple[Any, Any]:
-            data = avare.datasets.load(name, folder=folder)
+            data = datasets.load(name, folder=folder)
             return data.X if sparse.issparse(data.X) else data.X.astype(np.float64), label(data.y)
 
         return load
@@ -151,7 +151,7 @@ def held_out(folder: Path | None) -> dict[str, Callable[[], tuple[Any, Any]]]:
     """Data that was not used to develop the method."""
 
     def cars() -> tuple[Any, Any]:
-        data = avare.datasets.load("cifar10", folder=folder)
+        data = datasets.load("cifar10", folder=folder)
         chosen = np.isin(data.y, (1, 9))
         return data.X[chosen].astype(np.float64), np.where(data.y[chosen] == 9, 1, -1)
 
@@ -288,7 +288,7 @@ def main() -> None:
                 continue
             try:
                 X, y = make()
-            except (OSError, avare.datasets.DatasetError) as error:
+            except (OSError, datasets.DatasetError) as error:
                 print(f"{name} is left out: {error}")
                 continue
             for weighted in ("no", "yes"):

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from avare.experiments import Column, Store, Table
+from avare.experiments.report.tables import as_markdown
 from avare.experiments.store import RecordError
-from avare.report.tables import as_markdown
 from harness import RESULTS
 from nets import NetsExperiment
 from nets.plan import OPTIMISERS

@@ -19,7 +19,8 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 
 import avare
-from avare.datasets import Dataset
+from avare.experiments import datasets
+from avare.experiments.datasets import Dataset
 from avare.problems import Linear, Logistic, Softmax
 from harness import duration, interleave, save, table, where
 
@@ -239,7 +240,7 @@ def main() -> None:
         measure_peak(*arguments.peak)
         return
     result: dict[str, Any] = {"where": where()}
-    mnist, ijcnn1 = (avare.datasets.load(name, folder=arguments.data) for name in ("mnist", "ijcnn1"))
+    mnist, ijcnn1 = (datasets.load(name, folder=arguments.data) for name in ("mnist", "ijcnn1"))
     logistic = Logistic(ijcnn1.X, ijcnn1.y, l2=1.0)
     problems = {"MNIST": Softmax(mnist.X, mnist.y, l2=1.0), "IJCNN1": logistic}
     result["epoch"] = {}

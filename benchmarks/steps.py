@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse
 
 import avare
+from avare.experiments import datasets
 from avare.experiments.data import obtain, prepared
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
 from harness import RESULTS, save, table, where
@@ -41,7 +42,7 @@ def _labels(generator: np.random.Generator, outputs: Any) -> Any:
 
 
 def _tiny(generator: np.random.Generator) -> Case:
-    data = avare.datasets.load("synthetic")
+    data = datasets.load("synthetic")
     return Case(Logistic(data.X, data.y, l2=1.0), 4, 50)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from avare.experiments import Data, Store, compare
 from avare.experiments.base import get
 from avare.experiments.data import digest, prepared
-from avare.report import write
+from avare.experiments.report import write
 
 
 def rare(rows: int) -> Data:
@@ -45,7 +45,7 @@ def main() -> None:
         records = compare(data, loss, store, batch_size=32, runs=arguments.runs, jobs=arguments.jobs)
         found = get("compare").closing(records)
         for part in found.parts if found is not None else ():
-            if isinstance(part, str) and part.startswith(("Verdict", "Noise", "Conditioning")):
+            if isinstance(part, str) and part.startswith("Verdict"):
                 print(f"  {part}", flush=True)
     print(f"\nFigures and tables: {write(store.folder, arguments.out / 'report')}")
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 import avare
+from avare.experiments import datasets
 from avare.samplers import build, get, names
 
 
@@ -14,7 +15,7 @@ def adaptation(seeds: int, epochs: int = 100) -> dict[str, list[tuple[float, flo
     Both are means over the last five epochs. Batches of 1, the theory's settings: T = all draws,
     G = the longest row.
     """
-    data = avare.datasets.load("synthetic")
+    data = datasets.load("synthetic")
     problem = avare.problems.Logistic(data.X, data.y, l2=1.0)
     step_size = avare.schedules.inverse_time(problem.n, problem.smoothness.max(), problem.l2)
     bound = float(problem.lengths.max())

@@ -1,7 +1,6 @@
 """Hypothesis draws the same examples at each run. Without compiled code, fewer cases are tried. Ctrl-C works."""
 
 import gc
-import importlib
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -91,9 +90,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports with empty picture files, for tests that look at numbers and words only: drawing takes seconds."""
-    monkeypatch.setattr(
-        importlib.import_module("avare.report.writing"), "render", lambda figure, styles: {"png": b"", "svg": b""}
-    )
+    monkeypatch.setattr("avare.experiments.report.charts.render", lambda figure, styles: {"png": b"", "svg": b""})
 
 
 @pytest.fixture
@@ -101,10 +98,12 @@ def avare_command(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[int, str, str]]:
     """Run the command in an empty folder, without a report: exit code, output and errors."""
-    from avare.cli import main
+    from avare.experiments.cli import main
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("avare.cli.application.write_report", lambda store, out, **options: out / "index.html")
+    monkeypatch.setattr(
+        "avare.experiments.cli.application.write_report", lambda store, out, **options: out / "index.html"
+    )
 
     def run(*arguments: str) -> tuple[int, str, str]:
         code = main(list(arguments))

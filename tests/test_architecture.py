@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import reference
 
-from avare import datasets, samplers
-from avare.experiments import base
+from avare import samplers
+from avare.experiments import base, datasets
 
 SOURCE = Path(__file__).parents[1] / "src" / "avare"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -64,7 +64,7 @@ def test_no_file_is_too_long(path: Path) -> None:
 def names() -> dict[str, str]:
     """The names of samplers, datasets and experiments, and the place where each may be tested for."""
     found = {name: f"samplers/{name.lower()}.py" for name in samplers.names()}
-    found |= dict.fromkeys(datasets.names(), "datasets/catalogue.py")
+    found |= dict.fromkeys(datasets.names(), "experiments/datasets/catalogue.py")
     for name in base.names():
         place = "experiments/comparison.py" if name == "compare" else f"experiments/{name}"
         found |= dict.fromkeys((name, *base.get(name).kinds), place)

@@ -117,6 +117,6 @@ def test_a_curve_may_bring_its_own_style() -> None:
 
 
 def test_the_import_needs_no_matplotlib() -> None:
-    program = "import sys, avare.report; print('matplotlib' in sys.modules)"
+    program = "import sys, avare.experiments.report; print('matplotlib' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"

@@ -11,9 +11,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from agreement import checking
-from avare.cli.output import show
 from avare.experiments import Store, Table
-from avare.experiments.base import RUNS, parsed
+from avare.experiments.base import RUNS, get, parsed, showable
+from avare.experiments.cli.output import show
 from avare.experiments.paper import SETTINGS
 
 
@@ -27,12 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     found, skipped = Store(chosen.out / "runs").read()
     results, odd = parsed(found)
+    experiment = get("paper")
+    ours, others = showable([each for each in results if each.kind in experiment.kinds], experiment.summarise)
+    odd += others
     for each in (*skipped, *odd):
         print(f"{each}; skipped", file=sys.stderr)
-    rows, paper = (
-        checking.check(results["paper"], chosen.datasets or tuple(SETTINGS), chosen.runs),
-        checking.published(),
-    )
+    rows, paper = checking.check(ours, chosen.datasets or tuple(SETTINGS), chosen.runs), checking.published()
     counts, code = checking.tally(rows), checking.exit_code(rows)
     parts: list[str | Table] = [checking.check_table(rows), f"Source: {paper['source']}. {paper['smoothness_note']}"]
     parts.append(checking.tally_words(rows))

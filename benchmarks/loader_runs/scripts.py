@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from avare import datasets
-from avare.datasets import DatasetError
+from avare.experiments import datasets
 from avare.experiments.data import Data, Place, digest
+from avare.experiments.datasets import DatasetError
 from nets.training import build
 
 TEXT = "tinyshakespeare.txt"

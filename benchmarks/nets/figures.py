@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from avare.experiments.document import Figure, Panel, Part, Section
+from avare.experiments.document import Figure, Panel, Section, SectionPart
 from avare.plotting.charts import BLACK, DASHES, GREEN, GREY, PURPLE, SKY, Chart, Curve, Style, assign, ranked
 from nets.marks import Dot, crosses, dots, scatter
 from nets.plan import OPTIMISERS
@@ -88,7 +88,7 @@ class NetCharts:
         """Return the tab of the page: a section for each question, and the table of best settings."""
         sections = []
         for name, rows in self._rows().items():
-            parts: list[Part] = [HINTS[name]] if name in HINTS else []
+            parts: list[SectionPart] = [HINTS[name]] if name in HINTS else []
             for row in ([chart for chart in row if chart.curves] for row in rows):
                 parts += [f"{row[0].y_title} against {row[0].x_title.lower()}.", *row] if row else []
             if any(isinstance(part, Chart) for part in parts):

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from avare import datasets
 from avare._optional import require
+from avare.experiments import datasets
 from avare.experiments.base import Stage, Stages, Task
 from avare.experiments.data import Data, digest
 from avare.experiments.runner import Watch, execute

@@ -6,7 +6,6 @@ from avare import _interrupts as _interrupts  # first: what follows takes a seco
 
 from importlib.metadata import version as _version
 
-from avare import datasets as datasets
 from avare import diagnostics as diagnostics
 from avare import problems as problems
 from avare import samplers as samplers

@@ -2,7 +2,7 @@
 
 import sys
 
-from avare.cli import main
+from avare.experiments.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

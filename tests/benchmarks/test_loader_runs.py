@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")  # what follows imports it: hence the exemp
 
 import loader_runs as loaders  # noqa: E402
 import which_loader  # noqa: E402
-from avare import datasets  # noqa: E402
+from avare.experiments import datasets  # noqa: E402
 from avare.experiments.base import Request  # noqa: E402
 from avare.experiments.runner import execute  # noqa: E402
 from avare.experiments.store import Store  # noqa: E402

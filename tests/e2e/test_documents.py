@@ -133,6 +133,7 @@ def test_import_is_light() -> None:
         found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         return set(found.stdout.split())
 
+    assert not {"avare.experiments", "avare.plotting"} & loaded("avare")
     # Numba itself imports the root of SciPy: hence modules, and not packages, are compared.
     added = {name.split(".")[0] for name in loaded("avare") - loaded("numpy, numba")} - sys.stdlib_module_names
     assert added - {"numpy", "numba", "llvmlite"} == {"avare"}

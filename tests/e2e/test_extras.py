@@ -13,8 +13,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 MODULES = {
-    "": ["avare", "avare.problems", "avare.solvers", "avare.datasets"],
-    "experiments": ["avare.experiments", "avare.report"],
+    "": ["avare", "avare.problems", "avare.solvers", "avare.experiments.datasets"],
+    "experiments": ["avare.experiments", "avare.experiments.report"],
     "torch": ["avare.torch"],
     "sklearn": ["avare.sklearn"],
     "jax": ["avare.jax"],
@@ -83,8 +83,8 @@ import tempfile
 from pathlib import Path
 import avare
 from avare import plotting
-from avare.cli import main
-from avare.experiments import Store, compare, obtain
+from avare.experiments.cli import main
+from avare.experiments import Store, compare, datasets, obtain
 
 problem = avare.problems.LeastSquares([[1.0], [2.0]], [1.0, 0.0])
 run = avare.sgd(problem, avare.Uniform(2, 1, seed=0), 0.1, epochs=1)
@@ -99,9 +99,9 @@ for use in (
     chain.to_arviz,
     chain.summary,
     lambda: plotting.calibration(avare.Calibrated(10, 2, seed=0)),
-    lambda: avare.datasets.load("digits"),
-    lambda: avare.datasets.fetch("mnist", folder=folder),
-    lambda: avare.datasets.read(folder / "mine.csv", target="y"),
+    lambda: datasets.load("digits"),
+    lambda: datasets.fetch("mnist", folder=folder),
+    lambda: datasets.read(folder / "mine.csv", target="y"),
     lambda: compare(data, loss, Store(folder), epochs=1, runs=1, jobs=1),
     lambda: compare(data, loss, Store(folder), epochs=1, runs=1, jobs=2),
 ):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from avare.datasets import DatasetError
 from avare.experiments.data import Data, choose_rows, digest, obtain, prepared
+from avare.experiments.datasets import DatasetError
 from avare.experiments.sgd_runs import common_spec, held_out_error, problem_of
 
 FILES = {

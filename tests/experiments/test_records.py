@@ -29,6 +29,8 @@ def parse(record: dict[str, Any]) -> Result:
         (changed(RUN, "trace", regret=[1.0, [2.0], 3.0]), "trace: setting an array element"),
         (changed(RUN, "trace", regret=[1.0, 10**400, 3.0]), "trace: int too large"),
         (changed(RUN, "trace", regret=[1.0, 2.0]), "trace has columns of different lengths"),
+        (changed(RUN, "trace", regret=1.0), "trace has columns of different lengths, or none"),
+        ({**RUN, "trace": {"regret": [[1.0], [2.0]]}}, "trace has columns of different lengths, or none"),
     ],
 )
 def test_says_what_a_record_lacks(record: dict[str, Any], message: str) -> None:

@@ -42,7 +42,7 @@ def test_register_and_find() -> None:
     with pytest.raises(ValueError, match=r"name = 'other': must be one of compare, paper, .*small"):
         base.get("other")
     for kind in ("other", None, ["small"]):
-        with pytest.raises(ValueError, match=r"must be one of compare, optimum, limits, reproduce, table, .*small"):
+        with pytest.raises(ValueError, match=r"must be one of compare, optimum, reproduce, table, .*small"):
             base.of_kind(kind)
 
 

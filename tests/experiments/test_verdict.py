@@ -8,7 +8,7 @@ import pytest
 
 from avare.experiments.aggregate import groups_of
 from avare.experiments.store import Result
-from avare.experiments.verdict import Verdicts, judge, sentences, verdicts_of
+from avare.experiments.verdict import Verdicts, compare_runs, sentences, verdicts_of
 
 EPOCHS = 20
 
@@ -32,7 +32,7 @@ def kinds(times: int, runs: int, speed: float = 1.0, seed: int = 0, **options: A
     generator = np.random.default_rng(seed)
     counts: dict[str, int] = {}
     for _ in range(times):
-        found = judge(curves(generator, runs, **options), curves(generator, runs, speed=speed, **options))
+        found = compare_runs(curves(generator, runs, **options), curves(generator, runs, speed=speed, **options))
         counts[found.kind] = counts.get(found.kind, 0) + 1
     return counts
 
@@ -53,13 +53,13 @@ def test_a_factor_of_one_and_a_half_is_found(runs: int, dim: int) -> None:
 
 def test_the_interval_has_the_factor() -> None:
     generator = np.random.default_rng(3)
-    found = [judge(curves(generator, 5, dim=50), curves(generator, 5, speed=2.0, dim=50)) for _ in range(100)]
+    found = [compare_runs(curves(generator, 5, dim=50), curves(generator, 5, speed=2.0, dim=50)) for _ in range(100)]
     assert sum(each.low <= 2.0 <= each.high for each in found) >= 88  # 95 % expected; fewer with a chance of 0.2 %
 
 
 def test_distance_is_no_difference() -> None:
     generator = np.random.default_rng(4)
-    found = judge(curves(generator, 3, distance=1e3), curves(generator, 3, speed=3.0, distance=1e3))
+    found = compare_runs(curves(generator, 3, distance=1e3), curves(generator, 3, speed=3.0, distance=1e3))
     assert found.kind == "no difference" and found.words == "no significant difference over 3 runs"
 
 
@@ -68,29 +68,29 @@ def test_a_plateau_is_no_difference() -> None:
     x = np.arange(21.0)
     slow = [(x, 100.0 + 900.0 * np.exp(-3.0 * x) - 0.001 * x + shift) for shift in (0.0, 0.01, -0.01)]
     fast = [(x, heights - 0.5) for _, heights in slow]
-    found = judge(slow, fast)
+    found = compare_runs(slow, fast)
     assert found.kind == "no difference"
 
 
 def test_the_same_end_after_more_seconds_is_slower() -> None:
     x = np.arange(21.0)
     runs = [(1.0 + 0.01 * seed) / (1.0 + x) for seed in range(3)]
-    found = judge([(x, each) for each in runs], [(2.0 * x, each) for each in runs])
+    found = compare_runs([(x, each) for each in runs], [(2.0 * x, each) for each in runs])
     assert found.kind == "slower" and found.low < 0.5 < found.high
     flat = [1.0 + 0.01 * each for each in runs]  # unless nothing changes any more
-    assert judge([(x, each) for each in flat], [(2.0 * x, each) for each in flat]).kind == "no difference"
+    assert compare_runs([(x, each) for each in flat], [(2.0 * x, each) for each in flat]).kind == "no difference"
 
 
 def test_one_run_cannot_tell() -> None:
     x = np.arange(1.0, 11.0)
     one, two = [(x, 1.0 / x)], [(x, 0.1 / x)]
-    assert judge(one, two).words == "inconclusive (1 run); try --runs 5"
-    assert judge(one, two).as_dict()["high"] is None
+    assert compare_runs(one, two).words == "inconclusive (1 run); try --runs 5"
+    assert compare_runs(one, two).as_dict()["high"] is None
 
 
 def test_one_epoch_cannot_tell() -> None:
     one = [([0.0, 1.0], [9.0, 1.0 + 0.01 * seed]) for seed in range(3)]
-    found = judge(one, [([0.0, 1.0], [9.0, 0.1])] * 3)
+    found = compare_runs(one, [([0.0, 1.0], [9.0, 0.1])] * 3)
     assert found.words == "inconclusive (3 runs of 1 epoch); try --epochs 20"
     assert found.as_dict()["words"] == found.words and found.as_dict()["factor"] is None
 
@@ -98,9 +98,9 @@ def test_one_epoch_cannot_tell() -> None:
 def test_runs_that_are_the_same_and_runs_below_rounding() -> None:
     x = np.arange(1.0, 11.0)
     same = [(x, 1.0 / x)] * 3
-    assert judge(same, same).kind == "no difference" and judge(same, same).factor == 1.0
+    assert compare_runs(same, same).kind == "no difference" and compare_runs(same, same).factor == 1.0
     done = [(x, np.where(x > 3.0, -1e-16, 1.0 / x))] * 3  # at the optimum, up to rounding
-    assert judge(same, done).kind == "faster" and judge(done, same).kind == "slower"
+    assert compare_runs(same, done).kind == "faster" and compare_runs(done, same).kind == "slower"
 
 
 def record(sampler: str, seed: int, scale: float, status: str = "finished", steps: str = "auto") -> Result:

@@ -1,7 +1,6 @@
 """What a stranger adds, one file each: they pass the common checks, and take part in loops, command and report."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,8 +15,8 @@ from toy_experiment import CostExperiment
 
 import avare
 from avare import experiments, problems, samplers
-from avare.cli import main
 from avare.experiments import base
+from avare.experiments.cli import main
 from avare.samplers.kernels import can_learn
 from loss_checks import check_loss
 from per_example import check_layer
@@ -67,22 +66,30 @@ def test_sampler_and_loss_take_part_in_the_command(tmp_path: Path, capsys: pytes
     assert {row["sampler"] for row in json.loads(capsys.readouterr().out)["runs"]} == {"Uniform", "Halves"}
 
 
-@pytest.fixture
-def with_toy(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+def test_an_experiment_takes_part_in_command_and_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(base, "_EXPERIMENTS", dict(base._EXPERIMENTS))
-    return lambda: experiments.register(CostExperiment())
-
-
-def test_an_experiment_takes_part_in_command_and_report(with_toy: Callable[[], None], tmp_path: Path) -> None:
-    with_toy()
-    assert main(["reproduce", "toy", "--jobs", "1", "--out", str(tmp_path)]) == 0
-    pages = list(tmp_path.rglob("index.html"))
-    assert len(pages) == 1 and ">Toy</button>" in pages[0].read_text()
-    report = pages[0].parent
-    assert (report / "figures" / "toy.png").stat().st_size > 5_000
-    assert "Avare" in (report / "tables" / "toy.md").read_text()
-    numbers = json.loads((report / "numbers.json").read_text())["toy"]
-    assert sorted(each["label"] for each in numbers) == ["Avare", "Uniform"]
+    experiments.register(CostExperiment())
+    words = ("--jobs", "2", "--out", str(tmp_path))  # other processes, which have not registered it
+    assert main(["reproduce", "toy", *words]) == 0
+    out, err = capsys.readouterr()
+    assert err.startswith("toy: 4 wanted, 0 stored already\n") and "[4/4] toy, synthetic, " in err
+    assert "At the end" in out and "Page: " in out
+    more = ("--runs", "1", "--epochs", "1", "--steps", "constant", "--samplers", "Uniform", "--json")
+    assert main(["reproduce", "toy", "synthetic", *words, *more]) == 0
+    out, err = capsys.readouterr()
+    assert err.index("optima: 1 wanted") < err.index("toy: 4 wanted, 4 stored already")
+    found = json.loads(out)
+    assert sorted(each["label"] for each in found["toy"]) == ["Avare", "Uniform"] and len(found["runs"]) == 1
+    (page,) = tmp_path.rglob("index.html")
+    assert ">Toy</button>" in page.read_text() and "toy: 4 toy runs" in page.read_text()
+    assert (page.parent / "figures" / "toy.png").stat().st_size > 5_000
+    assert "Avare" in (page.parent / "tables" / "toy.md").read_text()
+    numbers = json.loads((page.parent / "numbers.json").read_text())["toy"]
+    assert {each["label"]: each["error"] for each in numbers} == {each["label"]: each["error"] for each in found["toy"]}
+    assert main(["reproduce", "toys"]) == 1
+    assert capsys.readouterr().err.startswith("avare: reproduce = 'toys': must be one of synthetic, mnist")
 
 
 def test_a_batch_of_the_wrong_length_is_named() -> None:

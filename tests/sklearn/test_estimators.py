@@ -20,6 +20,7 @@ from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import avare
+from avare.experiments.datasets import load
 from avare.sklearn import AvareClassifier, AvareRegressor
 
 # Other rows are other draws: results are equal up to `tol`, not to the last digit. scikit-learn lists the same two for
@@ -292,7 +293,7 @@ def text() -> Any:
 
 def loaded(name: str) -> Any:
     try:
-        data = avare.datasets.load(name)
+        data = load(name)
     except Exception as error:
         pytest.skip(f"{name} is neither in AVARE_DATA nor can be downloaded: {error}")
     return data.X, data.y

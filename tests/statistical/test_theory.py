@@ -6,6 +6,7 @@ import pytest
 from numpy.typing import NDArray
 
 import avare
+from avare.experiments import datasets
 
 pytestmark = [
     pytest.mark.slow,
@@ -24,7 +25,7 @@ def exponent(regret: NDArray[np.float64]) -> float:
 
 @pytest.mark.parametrize(("method", "delta", "bound"), [("sgd", 1.0, 2 / 3), ("sgld", 0.5, 5 / 6)])
 def test_the_regret_grows_no_faster_than_proved(method: str, delta: float, bound: float) -> None:
-    data = avare.datasets.load("synthetic")
+    data = datasets.load("synthetic")
     problem = avare.problems.Logistic(data.X, data.y, l2=1.0)
     sizes = avare.schedules.inverse_time(problem.n, problem.smoothness.max(), 1.0)
     regrets = []
@@ -50,7 +51,7 @@ def test_the_recursion_and_the_bound_of_each_step_hold(noisy: bool) -> None:
     multiples of its row, so their distances are known from the slopes. SGLD's noise is drawn for
     each of the next draws; it enters both sides in the same way.
     """
-    data = avare.datasets.load("synthetic")
+    data = datasets.load("synthetic")
     problem = avare.problems.Logistic(data.X, data.y, l2=0.0)
     n, lengths = problem.n, problem.lengths
     G, L = lengths.max(), problem.smoothness.max()

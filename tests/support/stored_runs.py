@@ -17,9 +17,9 @@ from avare.experiments import Store
 from avare.experiments.base import of_kind
 from avare.experiments.document import Table
 from avare.experiments.paper import SETTINGS
+from avare.experiments.report.tables import as_csv
 from avare.experiments.sgd_runs import RULES
 from avare.experiments.store import Result
-from avare.report.tables import as_csv
 
 PAPER = ("Avare", "Uniform", "Mabs", "Vrb")
 WHERE = {

@@ -1,20 +1,37 @@
 """Files in the formats of the named sets, and a place in the catalogue for them, small enough to be made by a test."""
 
+import bz2
 import contextlib
+import gzip
 import hashlib
 import io
+import lzma
 import struct
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from avare.datasets import DatasetError, catalogue
+from avare.experiments.datasets import DatasetError, catalogue
 
 Bytes = NDArray[np.uint8]
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "": lambda content: content,
+    ".gz": lambda content: gzip.compress(content, mtime=0),  # names of tests must be the same in all processes
+    ".bz2": bz2.compress,
+    ".xz": lambda content: lzma.compress(content, preset=0),  # several times faster
+}
+
+
+def damaged(content: bytes, changes: Sequence[tuple[float, int]], end: float) -> bytes:
+    """Change bytes at some parts of the whole, and cut the end."""
+    altered = bytearray(content)
+    for where, value in changes:
+        altered[int(where * len(altered))] = value
+    return bytes(altered[: round(end * len(altered))])
 
 
 def idx(values: Bytes) -> bytes:
@@ -48,15 +65,25 @@ def cifar10(n: int = 3, seed: int = 0) -> tuple[dict[str, bytes], Bytes]:
 IJCNN1 = {"ijcnn1": b"-1 1:0.5 22:-2\n1 3:1e-3\n", "ijcnn1.t": b"1 2:7\n-1 2:8\n1 1:9 2:1\n"}
 
 
-def archive(files: dict[str, bytes], folder: str = "cifar-10-batches-bin") -> bytes:
-    """A .tar.gz that holds files in a folder."""
+def archive(
+    files: dict[str, bytes],
+    folder: str = "cifar-10-batches-bin",
+    others: Sequence[str] = (),
+    links: Mapping[str, Path] | None = None,
+) -> bytes:
+    """A .tar.gz with files in a folder, and with links and other files, which come first."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:gz") as members:
         top = tarfile.TarInfo(folder)
         top.type = tarfile.DIRTYPE
         members.addfile(top)
-        for name, content in {"readme.html": b"hello", **files}.items():
-            member = tarfile.TarInfo(f"{folder}/{name}")
+        for name, place in (links or {}).items():
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = tarfile.SYMTYPE, str(place)
+            members.addfile(link)
+        inside = {f"{folder}/{name}": content for name, content in {"readme.html": b"hello", **files}.items()}
+        for name, content in {**dict.fromkeys(others, b"evil"), **inside}.items():
+            member = tarfile.TarInfo(name)
             member.size = len(content)
             members.addfile(member, io.BytesIO(content))
     return stream.getvalue()
@@ -69,17 +96,23 @@ def write(folder: Path, files: dict[str, bytes]) -> Path:
     return folder
 
 
+def expecting(name: str, files: dict[str, bytes], mirrors: tuple[str, ...] | None = None) -> catalogue.Entry:
+    """The entry of the catalogue, with these contents in place of the real ones."""
+    entry = catalogue.ENTRIES[name]
+    splits = {
+        split: {
+            file: catalogue.FileContents(len(files[file]), hashlib.sha256(files[file]).hexdigest()) for file in members
+        }
+        for split, members in entry.splits.items()
+    }
+    return entry._replace(splits=splits, mirrors=entry.mirrors if mirrors is None else mirrors)
+
+
 def enter(
     monkeypatch: pytest.MonkeyPatch, name: str, files: dict[str, bytes], mirrors: tuple[str, ...] | None = None
 ) -> None:
     """Let the catalogue expect these contents in place of the real ones."""
-    entry = catalogue.ENTRIES[name]
-    splits = {
-        split: {file: f"sha256:{hashlib.sha256(files[file]).hexdigest()}" for file in members}
-        for split, members in entry.splits.items()
-    }
-    replaced = entry._replace(splits=splits, mirrors=entry.mirrors if mirrors is None else mirrors)
-    monkeypatch.setitem(catalogue.ENTRIES, name, replaced)
+    monkeypatch.setitem(catalogue.ENTRIES, name, expecting(name, files, mirrors))
 
 
 @contextlib.contextmanager

@@ -7,7 +7,8 @@ their registry only. A complete one is in CONTRIBUTING.md.
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
@@ -226,21 +227,45 @@ def of_kind(kind: object) -> Experiment:
     return _EXPERIMENTS[owners[kind]]
 
 
-def parsed(records: Iterable[Record]) -> tuple[dict[str, list[Result]], list[str]]:
-    """Return stored records by the name of their experiment, and the files of those that it cannot show, with why."""
-    results: dict[str, list[Result]] = {name: [] for name in names()}
-    skipped = []
+def parsed(records: Iterable[Record]) -> tuple[list[Result], list[str]]:
+    """Return stored records as summaries get them, and the files of those that lack something, with what."""
+    results, skipped = [], []
     for record in records:
         try:
-            owner = of_kind(mapping_in(record, "spec").get("experiment"))
-            result = owner.parse(record)
-            owner.summarise([result])
+            results.append(of_kind(mapping_in(record, "spec").get("experiment")).parse(record))
         except Exception as error:  # whatever is odd about one record, the others count
             words = str(error) if isinstance(error, RecordError) else f"cannot be shown: {error!r}"
             skipped.append(f"{record['key']}.json: {words}")
-        else:
-            results[owner.name].append(result)
     return results, skipped
+
+
+def showable(
+    results: Sequence[Result], attempt: Callable[[Sequence[Result]], object]
+) -> tuple[list[Result], list[str]]:
+    """Return the results that can be shown together, and the files of the others, with why.
+
+    The attempt is made with all of them; only if it fails, with halves of them, and halves of these. Results whose
+    specs have rare types come last, so that an odd one is passed over, and not those that do not fit to it.
+    """
+    types = [tuple(sorted((key, type(value).__name__) for key, value in each.spec.items())) for each in results]
+    frequent = Counter(types)
+    order = sorted(range(len(results)), key=lambda place: -frequent[types[place]])
+
+    def add(sound: list[Result], more: list[Result]) -> tuple[list[Result], list[str]]:
+        try:
+            attempt([*sound, *more])
+        except (ImportError, OSError):  # which no record causes
+            raise
+        except Exception as error:
+            if len(more) <= 1:
+                return sound, [f"{each.stored['key']}.json: cannot be shown: {error!r}" for each in more]
+            half = len(more) // 2
+            sound, first = add(sound, more[:half])
+            sound, second = add(sound, more[half:])
+            return sound, [*first, *second]
+        return [*sound, *more], []
+
+    return add([], [results[place] for place in order])
 
 
 @cache

@@ -15,7 +15,7 @@ from avare.experiments.document import Figure, Panel, Table
 from avare.experiments.runner import Watch, execute
 from avare.experiments.sgd_runs import AUTO, BASELINE, RULES, OwnSteps, Setting, descent_spec
 from avare.experiments.store import Record, Result, Spec, Store, count
-from avare.experiments.verdict import sentences, verdicts_of, what_to_do
+from avare.experiments.verdict import sentences, verdicts_of
 
 _ALONE = f"There is nothing to compare: run {BASELINE} and another sampler."
 _RULES_OF = {AUTO: (AUTO,), "paper": RULES, **{rule: (rule,) for rule in RULES}}
@@ -27,7 +27,7 @@ class Compare(Experiment):
     """Runs of SGD on some datasets, each with its optimum; the command ``avare compare``."""
 
     name = "compare"
-    kinds: ClassVar[tuple[str, ...]] = ("compare", "optimum", "limits")  # runs, optima, and what only old stores have
+    kinds: ClassVar[tuple[str, ...]] = ("compare", "optimum")  # runs, and optima
     words: ClassVar[tuple[str, ...] | None] = ()
 
     def run(self, spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
@@ -78,8 +78,7 @@ class Compare(Experiment):
         found_steps = " Step sizes: found for each sampler; iterates are averaged." if AUTO in group.rules else ""
         columns = "standardised, with an intercept" if group.setting["bias"] else "as given"
         about = f"Loss: {group.setting['loss']}. Columns: {columns}.{found_steps}"
-        words = (about, what_to_do(group.setting["loss"]))
-        return aggregate.panel_of(group, self.table([group]), verdict=sentences(found) or [_ALONE], words=words)
+        return aggregate.panel_of(group, self.table([group]), verdict=sentences(found) or [_ALONE], words=(about,))
 
 
 register(Compare())
@@ -116,7 +115,7 @@ def compare(
     runs : int, default=5
         Runs of each sampler, with seeds 0, 1, ...
     batch_size : int, optional
-        Draws per step, at most as many as there are examples; by default 128.
+        Draws per step, at most the number of examples; by default 128.
     l2 : float, default=1.0
         The factor of the one l2 term of the whole sum.
     steps : {"auto", "paper", "decreasing", "constant"}, default="auto"

@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare import _validation as validation
-from avare import datasets, problems
+from avare import problems
 from avare._optional import require
-from avare.datasets import DatasetError
-from avare.datasets.files import LIMIT
-from avare.datasets.reading import Task
+from avare.experiments import datasets
+from avare.experiments.datasets import DatasetError
+from avare.experiments.datasets.files import LIMIT
+from avare.experiments.datasets.reading import Targets
+from avare.experiments.document import printable
 from avare.plotting.charts import rank
 
 Place = str | Path | None
@@ -79,14 +81,14 @@ def obtain(
     Parameters
     ----------
     source
-        One of `avare.datasets.names`, the path of a file, or a data frame.
+        One of `avare.experiments.datasets.names`, the path of a file, or a data frame.
     loss
         The name of a loss. None: softmax for classes (logistic for two), least squares for other targets. Text, true
         and false, and at most 100 different whole numbers are classes. A loss for classes needs text or whole numbers,
         and takes any number of them.
     target, drop, categories, limit
         The column of the targets, columns to leave out, columns of categories, and the most bytes that a compressed
-        file may unpack to: see `avare.datasets.read`.
+        file may unpack to: see `avare.experiments.datasets.read`.
     folder, progress
         A folder to look into first for the files of a named dataset, and whether a download shows its progress.
 
@@ -108,10 +110,10 @@ def obtain(
         if isinstance(source, str) and not ({".", os.sep} & set(source) or os.path.lexists(source)):
             raise DatasetError(f"{source}: neither a file nor one of {', '.join(datasets.names())}")
         kind = None if loss is None else problems.get(loss).target
-        task: Task = "auto" if kind is None else "regression" if kind == "numbers" else "classification"
+        task: Targets = "auto" if kind is None else "regression" if kind == "numbers" else "classification"
         found = datasets.read(source, target=target, task=task, drop=drop, categories=categories, limit=limit)
         is_taken = found.name in datasets.names()  # it must not be mistaken for that dataset
-        name = Path(found.source).name if is_taken else found.name
+        name = printable(Path(found.source).name if is_taken else found.name)
     label = source if isinstance(source, str) else name
     data = Data(name, found.X, found.y, digest(found.X, found.y), found.notes, filled=found.filled)
     return data, _fitting(label, found.y, loss)

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from avare import _validation as validation
-from avare import diagnostics
+from avare import diagnostics, problems
 from avare._optional import require
 from avare.experiments import sgd_runs
 from avare.experiments.data import Data, choose_rows
 from avare.experiments.sgd_runs import AUTO, BASELINE, DEFAULT, problem_of, sampler_of
 from avare.experiments.store import Spec, number
-from avare.experiments.verdict import Verdict, estimator_of, judge, sentence, what_to_do, words_of_limits
+from avare.experiments.verdict import ComparisonVerdict, compare_runs, sentence, words_of_limits
 from avare.problems import Linear
 from avare.solvers import Run, sgd
 
@@ -34,7 +34,8 @@ _REST = 4  # runs of SGD that take as long as what follows them: measured, rough
 class Diagnosis:
     """What to expect on a dataset.
 
-    >>> faster, slower = Verdict("faster", 2.5, 2.1, 2.9, 5), Verdict("slower", 0.7, 0.6, 0.8, 5)
+    >>> faster = ComparisonVerdict("faster", 2.5, 2.1, 2.9, 5)
+    >>> slower = ComparisonVerdict("slower", 0.7, 0.6, 0.8, 5)
     >>> about = ("mine", "logistic", 1000, 1000, 5, 20, 4.5, 0.1, 0.01)
     >>> Diagnosis(*about, faster, faster, 0.1).verdict, Diagnosis(*about, faster, slower, 0.1).verdict
     ('yes', 'no')
@@ -49,8 +50,8 @@ class Diagnosis:
     gain: float  # what the best distribution divides the second moment of the gradient by, where Uniform ends
     noise: float  # that noise adds to Uniform's objective at its end
     distance: float  # that the distance to the optimum adds
-    in_epochs: Verdict  # of Calibrated against Uniform
-    in_seconds: Verdict
+    in_epochs: ComparisonVerdict  # of Calibrated against Uniform
+    in_seconds: ComparisonVerdict
     fit_seconds: float | None  # of a fit with `avare.sklearn`; None if the data are too large to try it here
 
     @property
@@ -116,7 +117,7 @@ def diagnose(
     l2 : float, default=1.0
         The factor of the one l2 term of the whole sum.
     batch_size : int, optional
-        Draws per step, at most as many as there are examples; by default 128.
+        Draws per step, at most the number of examples; by default 128.
     epochs : int, default=20
         Epochs per run.
     runs : int, optional
@@ -163,7 +164,27 @@ def diagnose(
         for along in ("epoch", "seconds")
     }
     about = (data.name, loss, n, problem.n, problem.dim, epochs, gain, noise, distance)
-    return Diagnosis(*about, judge(*curves["epoch"]), judge(*curves["seconds"]), fit_seconds)
+    return Diagnosis(*about, compare_runs(*curves["epoch"]), compare_runs(*curves["seconds"]), fit_seconds)
+
+
+def estimator_of(loss: str) -> str:
+    """Return the class of `avare.sklearn` that fits a linear model with this kind of targets.
+
+    >>> estimator_of("softmax"), estimator_of("huber")
+    ('AvareClassifier', 'AvareRegressor')
+    """
+    return "AvareRegressor" if problems.get(loss).target == "numbers" else "AvareClassifier"
+
+
+def what_to_do(loss: str, seconds: float | None = None) -> str:
+    """Return the advice for linear data, with the seconds of a fit if they are known.
+
+    >>> what_to_do("logistic", 0.12)[-32:]
+    'which needs no step size: 0.1 s.'
+    """
+    known = "" if seconds is None else f": {f'{seconds:.1f}' if seconds >= 0.1 else 'less than 0.1'} s"
+    fit = f"fit this linear model with {estimator_of(loss)} of avare.sklearn"
+    return f"What to do: {fit}, which needs no step size{known}."
 
 
 def _runs(

@@ -1,6 +1,7 @@
-"""What an experiment shows, as plain data: tables, figures and the tabs of a page. `avare.report` writes them."""
+"""What an experiment shows, as plain data: tables, figures and tabs. `avare.experiments.report` writes them."""
 
 import math
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -47,6 +48,16 @@ class Column(NamedTuple):
         if self.kind == "power" or abs(value) >= 1000.0:
             return power(value)
         return f"{value:.{3 if self.kind == 'ratio' else 2}f}".replace("-", "−")
+
+
+def printable(text: str) -> str:
+    r"""Return a text that any terminal and file takes: other signs as escapes, such as those that control terminals.
+
+    >>> print(printable("\x1b[31mred \udce9"))
+    \x1b[31mred \udce9
+    """
+    controls = {sign for sign in set(text) - {"\n", "\t"} if unicodedata.category(sign)[0] == "C"}
+    return text.translate({ord(sign): ascii(sign)[1:-1] for sign in controls})
 
 
 def absent(value: Any) -> bool:
@@ -111,7 +122,7 @@ class Figure:
     size: tuple[float, float] = (3.2, 2.35)  # of a chart, in inches
 
 
-Part = str | Chart | Table | Mapping[str, Any]
+SectionPart = str | Chart | Table | Mapping[str, Any]
 """A part of a section: a paragraph, a chart (neighbours are side by side), a table, or names with values."""
 
 
@@ -124,7 +135,7 @@ class Section:
     """
 
     heading: str
-    parts: tuple[Part, ...]
+    parts: tuple[SectionPart, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -36,7 +36,7 @@ class Watch:
         """Receive a record that has been stored."""
 
     def end(self) -> None:
-        """Learn that no more runs follow."""
+        """End: no more runs follow."""
 
 
 def execute(experiments: Sequence[Stages], store: Store, *, jobs: int = 1, watch: Watch | None = None) -> list[Record]:
@@ -169,7 +169,7 @@ def _attempt(task: Task, owner: Experiment) -> Record | Exception:
 
 @contextmanager
 def _interrupts_later() -> Iterator[None]:
-    """Hold Ctrl-C back while workers start; they inherit this, for they could not handle it before their first run."""
+    """Block Ctrl-C while workers start. They inherit this: before their first run, they could not handle it."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return

@@ -148,16 +148,17 @@ def sampler_of(spec: Spec, problem: Linear) -> Sampler:
 
     Some norms exceed the paper's bound. They count as the bound, which would otherwise be doubled.
     """
-    way = {"replacement": spec["replacement"], "seed": spec["seed"]}
-    sampler = samplers.build(spec["sampler"], problem, spec["batch_size"], **way, **spec["options"])
-    if "bound" in spec["options"]:
-        learn, bound = sampler.learn, spec["options"]["bound"]
+    options = {"replacement": spec["replacement"], "seed": spec["seed"], **spec["options"]}
+    if "bound" not in options:
+        return samplers.build(spec["sampler"], problem, spec["batch_size"], **options)
+    kind: Any = samplers.get(spec["sampler"])
 
-        def learn_capped(indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
-            learn(indices, np.minimum(norms, bound))
+    class Capped(kind):  # type: ignore[misc]  # a class that is known at run time only
+        def learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+            super().learn(indices, np.minimum(norms, options["bound"]))
 
-        sampler.learn = learn_capped  # type: ignore[method-assign]  # of this one object
-    return sampler
+    found: Sampler = Capped(problem.n, spec["batch_size"], **options)
+    return found
 
 
 def step_size_of(spec: Spec, problem: Linear) -> Schedule | Auto:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import os
+import stat
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -141,6 +142,8 @@ class _DamagedError(_UnreadableError):
 def _load(place: Path) -> Record | None:
     """Return the record in a file, checked; None if there is no file."""
     try:
+        if not stat.S_ISREG(place.stat().st_mode):  # to read a pipe would take forever
+            raise _UnreadableError("cannot be read: it is not a regular file")
         content = place.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -196,8 +199,8 @@ class Result:
             trace = {name: np.array(values, dtype=np.float64) for name, values in columns.items()}
         except (AttributeError, OverflowError, TypeError, ValueError) as error:
             raise RecordError(f"trace: {error}") from None
-        if len({len(values) for values in trace.values()}) > 1:
-            raise RecordError("trace has columns of different lengths")
+        if len({values.shape for values in trace.values()}) > 1 or any(values.ndim != 1 for values in trace.values()):
+            raise RecordError("trace has columns of different lengths, or none")
         where, seconds = data.get("where") or {}, data.get("seconds") or {}
         return cls(mapping_in(data, "spec"), trace, where, seconds, status, status in shown, data)
 

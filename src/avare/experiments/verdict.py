@@ -17,31 +17,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare import problems
 from avare.experiments.aggregate import Group, Series
 from avare.experiments.sgd_runs import BASELINE
 from avare.experiments.store import count, number
 
 CONFIDENCE = 0.95
 ALIKE = 1.25
-"""Samplers whose factor is surely between 1/1.25 and 1.25 do not differ."""
+"""Two samplers do not differ if the interval of their factor is within 1/1.25 to 1.25."""
 PLATEAU = 1.05
 """Ratio of the suboptimalities at the same time, below which two samplers are on the same plateau."""
 MOSTLY = 0.8
-"""From this share of the suboptimality on, noise or distance is what limits."""
+"""Noise or distance limits the runs if it is at least this share of the suboptimality."""
 _ENDS = {0: "less than 5 %", 10: "more than 95 %"}  # of the suboptimality, in tenths
 _LEVELS = 5
-_SMALLEST = 1.1  # factor that is worth a word
+_SMALLEST = 1.1  # smaller factors are not called faster or slower
 
-Curve = tuple[ArrayLike, ArrayLike]
+Trajectory = tuple[ArrayLike, ArrayLike]
 """Times and suboptimalities of a run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ComparisonVerdict:
     """How much faster a sampler is than the baseline.
 
-    >>> Verdict("inconclusive", 1.2, 0.7, 2.0, 3).words
+    >>> ComparisonVerdict("inconclusive", 1.2, 0.7, 2.0, 3).words
     'inconclusive (3 runs); try --runs 12'
     """
 
@@ -60,7 +59,7 @@ class Verdict:
 
     @property
     def words(self) -> str:
-        """The verdict in a few words, and what to do to get one."""
+        """The verdict in a few words; if it is inconclusive, also what to do."""
         if self.kind in ("faster", "slower"):
             return f"{self.range} {self.kind}"
         if self.kind == "no difference":
@@ -76,7 +75,7 @@ class Verdict:
         return {"kind": self.kind, "words": self.words, **known, "runs": self.runs}
 
 
-def judge(baseline: Sequence[Curve], sampler: Sequence[Curve]) -> Verdict:
+def compare_runs(baseline: Sequence[Trajectory], sampler: Sequence[Trajectory]) -> ComparisonVerdict:
     """Compare the runs of a sampler with those of the baseline.
 
     Examples
@@ -84,18 +83,18 @@ def judge(baseline: Sequence[Curve], sampler: Sequence[Curve]) -> Verdict:
     >>> epochs = np.arange(1.0, 21.0)
     >>> slow = [(epochs, scale / epochs) for scale in (0.9, 1.0, 1.1)]
     >>> fast = [(epochs, scale / epochs) for scale in (0.45, 0.5, 0.55)]
-    >>> judge(slow, fast).kind
+    >>> compare_runs(slow, fast).kind
     'faster'
-    >>> judge(slow, slow).words
+    >>> compare_runs(slow, slow).words
     'inconclusive (3 runs); try --runs 12'
     """
     runs = min(len(baseline), len(sampler))
     if runs == 0:
-        return Verdict("inconclusive", math.nan, math.nan, math.nan, runs)
+        return ComparisonVerdict("inconclusive", math.nan, math.nan, math.nan, runs)
     times, own = [_logarithm(*curve) for curve in baseline], [_logarithm(*curve) for curve in sampler]
     epochs = min(len(along) for along, _ in (*times, *own))
     if epochs < 2:
-        return Verdict("inconclusive", math.nan, math.nan, math.nan, runs, epochs)
+        return ComparisonVerdict("inconclusive", math.nan, math.nan, math.nan, runs, epochs)
     levels = np.linspace(*_range([*times, *own]), _LEVELS)
     theirs, ours = (np.array([_reached(curve, levels) for curve in each]) for each in (times, own))
     difference = float(theirs.mean() - ours.mean())
@@ -109,30 +108,30 @@ def judge(baseline: Sequence[Curve], sampler: Sequence[Curve]) -> Verdict:
     sure = (low > 1.0 or high < 1.0) and abs(difference) >= math.log(_SMALLEST)
     alike = level or (not sure and low >= 1.0 / ALIKE and high <= ALIKE)
     kind = "no difference" if alike else "inconclusive" if not sure else "faster" if low > 1.0 else "slower"
-    return Verdict(kind, factor, low, high, runs)
+    return ComparisonVerdict(kind, factor, low, high, runs)
 
 
 def _logarithm(times: ArrayLike, values: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the logarithms of times and of the least suboptimality so far, without time 0."""
-    along, heights = np.asarray(times, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    heights = np.where(np.isfinite(heights), heights, np.inf)
-    lowest = np.minimum.accumulate(heights)
-    lowest = np.clip(lowest, max(1e-15 * abs(float(heights[0])), 1e-300), 1e300)  # rounding: not below zero
+    along, found = np.asarray(times, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    found = np.where(np.isfinite(found), found, np.inf)
+    lowest = np.minimum.accumulate(found)
+    lowest = np.clip(lowest, max(1e-15 * abs(float(found[0])), 1e-300), 1e300)  # rounding: not below zero
     keep = along > 0.0
     return np.log(along[keep]), np.log(lowest[keep])
 
 
 def _range(curves: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> tuple[float, float]:
     """Return the logarithms of the lowest levels that all runs reach: in half of their time, and at the end."""
-    halves = [float(np.interp(along[-1] - math.log(2.0), along, heights)) for along, heights in curves]
-    last = max(float(heights[-1]) for _, heights in curves)
+    halves = [float(np.interp(along[-1] - math.log(2.0), along, lowest)) for along, lowest in curves]
+    last = max(float(lowest[-1]) for _, lowest in curves)
     return max(last, *halves), last
 
 
 def _reached(curve: tuple[NDArray[np.float64], NDArray[np.float64]], levels: NDArray[np.float64]) -> float:
     """Return the mean over levels of the logarithm of the time at which a run reaches each."""
-    along, heights = curve
-    return float(np.mean(np.interp(levels, heights[::-1], along[::-1])))
+    along, lowest = curve
+    return float(np.mean(np.interp(levels, lowest[::-1], along[::-1])))
 
 
 def _margin(theirs: NDArray[np.float64], ours: NDArray[np.float64]) -> float:
@@ -153,7 +152,7 @@ def _digits(value: float) -> str:
 
 # --- of stored runs -------------------------------------------------------------------------
 
-Verdicts = Mapping[tuple[str, str, str], Mapping[str, Verdict]]
+Verdicts = Mapping[tuple[str, str, str], Mapping[str, ComparisonVerdict]]
 """By group, step sizes and sampler: the verdicts in "epochs" and in "seconds" (of steps, without evaluations)."""
 
 
@@ -161,7 +160,7 @@ def verdicts_of(groups: Sequence[Group]) -> Verdicts:
     """Compare each sampler with the baseline in the same group, with the same step sizes."""
     return {
         (group.title, series.rule, series.label): {
-            along: judge(_curves(baseline, column), _curves(series, column))
+            along: compare_runs(_curves(baseline, column), _curves(series, column))
             for along, column in (("epochs", "epoch"), ("seconds", "seconds"))
         }
         for group in groups
@@ -175,7 +174,8 @@ def verdicts_of(groups: Sequence[Group]) -> Verdicts:
 def sentences(found: Verdicts) -> list[str]:
     """Write the verdicts, one line each.
 
-    >>> same, faster = Verdict("no difference", 1.0, 0.9, 1.1, 3), Verdict("faster", 2.4, 2.1, 2.8, 3)
+    >>> same = ComparisonVerdict("no difference", 1.0, 0.9, 1.1, 3)
+    >>> faster = ComparisonVerdict("faster", 2.4, 2.1, 2.8, 3)
     >>> (line,) = sentences({("mine", "auto", "Avare"): {"epochs": faster, "seconds": same}})
     >>> line[-100:]
     'fewer epochs than Uniform for the same loss. Wall-clock time: no significant difference over 3 runs.'
@@ -188,7 +188,7 @@ def sentences(found: Verdicts) -> list[str]:
     return lines
 
 
-def sentence(name: str, judged: Mapping[str, Verdict]) -> str:
+def sentence(name: str, judged: Mapping[str, ComparisonVerdict]) -> str:
     """Write the verdicts on a sampler, in epochs and in seconds."""
     epochs = judged["epochs"]
     words = f"{name} and {BASELINE}, in epochs: {epochs.words}"
@@ -224,27 +224,7 @@ def words_of_limits(limits: Mapping[str, float], faster: bool = False) -> str:
     return f"Noise and distance limit {BASELINE}: {rest}."
 
 
-def estimator_of(loss: str) -> str:
-    """Return the class of `avare.sklearn` that fits a linear model with this kind of targets.
-
-    >>> estimator_of("softmax"), estimator_of("huber")
-    ('AvareClassifier', 'AvareRegressor')
-    """
-    return "AvareRegressor" if problems.get(loss).target == "numbers" else "AvareClassifier"
-
-
-def what_to_do(loss: str, seconds: float | None = None) -> str:
-    """Return the advice for linear data, with the seconds of a fit if they are known.
-
-    >>> what_to_do("logistic", 0.12)[-32:]
-    'which needs no step size: 0.1 s.'
-    """
-    known = "" if seconds is None else f": {f'{seconds:.1f}' if seconds >= 0.1 else 'less than 0.1'} s"
-    fit = f"fit this linear model with {estimator_of(loss)} of avare.sklearn"
-    return f"What to do: {fit}, which needs no step size{known}."
-
-
-def _curves(series: Series, along: str) -> list[Curve]:
+def _curves(series: Series, along: str) -> list[Trajectory]:
     """Return times and suboptimalities of runs; none if one of them diverged, so that nothing is said."""
     if len(series.finished) < len(series.runs):
         return []

@@ -1,7 +1,7 @@
 """How curves look.
 
 A `Chart` describes curves with their bands once; `draw` puts it on Matplotlib axes, and the page of
-`avare.report` shows the same chart in a browser.
+`avare.experiments.report` shows the same chart in a browser.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -143,8 +143,8 @@ class Curve:
     def band(self, *, log: bool) -> tuple[Floats, Floats]:
         """Return bottom and top of the band.
 
-        On a log axis the bottom is not below the lowest run, so that it does not fall to zero where the runs are far
-        apart. NaN where there is no band.
+        On a log axis the bottom is not below the lowest run, because it would reach zero where the
+        runs are far apart. NaN where there is no band.
         """
         if self.deviation is None or self.lowest is None:
             return np.full_like(self.mean, np.nan), np.full_like(self.mean, np.nan)
@@ -203,7 +203,7 @@ def styles_of(charts: Iterable[Chart]) -> dict[str, Style]:
 
 
 def visible(values: Floats, largest: float) -> Floats:
-    """Return what a log axis can show: NaN for what is not positive, or a rounding error beside the largest.
+    """Return what a log axis can show: NaN for what is not positive, or a rounding error next to the largest.
 
     >>> visible(np.array([1.0, 1e-16, -1.0]), 1.0)
     array([ 1., nan, nan])

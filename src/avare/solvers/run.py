@@ -10,7 +10,6 @@ import numpy as np
 
 from avare import _validation as validation
 from avare._optional import require
-from avare.plotting import chain_figure, run_figure
 from avare.problems.base import Vector
 from avare.solvers.loop import DivergenceWarning, Loop, run_loops
 from avare.solvers.trace import Trace
@@ -81,7 +80,7 @@ class Run:
         It shows the suboptimality, or the objective if its least value is not known: call ``problem.minimize()``
         before the run.
         """
-        return run_figure(type(self._checkpoint.sampler).__name__, self.trace)
+        return require("avare.plotting", "drawing").run_figure(type(self._checkpoint.sampler).__name__, self.trace)
 
     def state_dict(self) -> State:
         """Return everything needed for ``sgd(..., resume=state)`` or ``saga``, including the sampler's state.
@@ -248,7 +247,7 @@ class Chain:
             Names of the coordinates; by default `names`.
         """
         self.weighted()  # raises an error if there are no draws
-        return chain_figure(self.draws, self.step_sizes, self._names(names))
+        return require("avare.plotting", "drawing").chain_figure(self.draws, self.step_sizes, self._names(names))
 
     def to_arviz(self, *, name: str = "x", names: Sequence[str] | None = None, resample: bool = False) -> Any:
         """Return the draws as an ArviZ object, with the step sizes as a sample statistic.

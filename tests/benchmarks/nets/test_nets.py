@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 import avare
 import avare.torch as avt
-from avare import datasets
-from avare.datasets import Dataset
-from avare.experiments import Request
+from avare.experiments import Request, datasets
 from avare.experiments.data import Data, digest
+from avare.experiments.datasets import Dataset
 from avare.experiments.runner import perform
 from avare.experiments.store import Record, Store, key_of
 from avare.samplers.stateful import arguments

@@ -8,7 +8,7 @@ import pytest
 
 import nets_aims
 import nets_race
-from avare.report.tables import as_markdown
+from avare.experiments.report.tables import as_markdown
 from nets import NetsExperiment, read_plan
 from nets.results import NetResults, gather
 from nets_aims import AIMS, CELLS, TALLY, cell_table, check_aims, read_cells, read_store, tally, tally_table

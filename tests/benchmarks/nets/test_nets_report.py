@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import avare.report
+from avare.experiments import report
+from avare.experiments.report.charts import lay_out
+from avare.experiments.report.tables import as_markdown
+from avare.experiments.report.writing import gather as gather_store
 from avare.experiments.store import Result, key_of
 from avare.plotting.charts import drawing, styles_of
-from avare.report.charts import lay_out
-from avare.report.tables import as_markdown
-from avare.report.writing import gather as gather_store
 from nets import NetsExperiment
 from nets.figures import QUESTIONS, NetCharts
 from nets.results import NetResults, gather, reached
@@ -273,7 +273,7 @@ def test_tables(whole: NetResults) -> None:
 @pytest.mark.usefixtures("no_pictures")
 def test_the_page_and_the_numbers(tmp_path: Path) -> None:
     store = put(tmp_path / "store", [*net_runs(["mnist-mlp", "cifar10-cnn"]), net_run(data_digest="other")])
-    index = avare.report.write(store, tmp_path / "out")
+    index = report.write(store, tmp_path / "out")
     text = index.read_text().split("<script")[0]
     assert ">Nets</button>" in text and "runs on 2 nets, 2026-11-16." in text
     for question in QUESTIONS.values():
@@ -288,7 +288,7 @@ def test_the_page_and_the_numbers(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("no_pictures")
 def test_a_page_of_nets_beside_others(tmp_path: Path) -> None:
     records = [run(epochs=2), net_run(sampler="DataLoader"), net_run()]
-    text = avare.report.write(put(tmp_path / "store", records), tmp_path / "out").read_text().split("<script")[0]
+    text = report.write(put(tmp_path / "store", records), tmp_path / "out").read_text().split("<script")[0]
     assert "1 run on 1 dataset; " in text and "2 runs on 1 net, 2026-11-16." in text
     assert QUESTIONS["nets-parts"] not in text
 
@@ -297,6 +297,6 @@ def test_a_page_of_nets_beside_others(tmp_path: Path) -> None:
 def test_the_same_store_gives_the_same_files(tmp_path: Path) -> None:
     store = put(tmp_path / "store", [net_run(), net_run(sampler="DataLoader")])
     for name in ("one", "two"):
-        avare.report.write(store, tmp_path / name)
+        report.write(store, tmp_path / name)
     first, second = (sorted((tmp_path / name / "figures").iterdir()) for name in ("one", "two"))
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second] and len(first) == 8

@@ -63,9 +63,9 @@ class Dataset:
 class DatasetError(ValueError):
     """A file is missing, damaged or has the wrong format; the message names it.
 
-    >>> import avare
+    >>> from avare.experiments import datasets
     >>> try:
-    ...     avare.datasets.read("nowhere.csv", target="y")
+    ...     datasets.read("nowhere.csv", target="y")
     ... except DatasetError as error:
     ...     print("nowhere.csv" in str(error))
     True

@@ -13,7 +13,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     another request to end. A second one ends the process at once.
     """
     try:
-        from avare.cli.application import run
+        from avare.experiments.cli.application import run
     except ImportError as error:
         print(f"avare: the command line needs {error.name}: pip install 'avare[experiments]'", file=sys.stderr)
         return 1

@@ -1,5 +1,5 @@
 """Figures, tables and a web page, made from stored results only."""
 
-from avare.report.writing import write
+from avare.experiments.report.writing import write
 
 __all__ = ["write"]

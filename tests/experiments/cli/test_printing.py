@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from avare.cli.output import Display, print_table, say
 from avare.experiments import Table, Task
+from avare.experiments.cli.output import Display, print_table, say
 from avare.experiments.data import Data
 from avare.experiments.sgd_runs import Setting, descent_spec
 

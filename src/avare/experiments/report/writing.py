@@ -1,38 +1,51 @@
 """The whole report, from a store."""
 
+import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from avare._files import failing_as, remove_left_overs, write_whole
-from avare.datasets.files import check_folder
 from avare.experiments import base
 from avare.experiments.base import Summary
-from avare.experiments.document import Panel, Section
+from avare.experiments.datasets.files import check_folder
+from avare.experiments.document import Panel, Section, printable
+from avare.experiments.report import charts, page
+from avare.experiments.report.tables import as_csv, as_markdown
 from avare.experiments.store import Result, Store, count, merged, together
 from avare.plotting.charts import Chart, styles_of
-from avare.report import page
-from avare.report.charts import render
-from avare.report.tables import as_csv, as_markdown
+
+_LONGEST_NAME = 80  # letters of a file
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Contents:
+class ReportContents:
     """What a report shows."""
 
     summaries: Mapping[str, Summary]  # by the name of the experiment
     shown: tuple[Result, ...]
-    skipped: tuple[str, ...]  # files, and why
+    skipped: tuple[str, ...] = ()  # files, and why
+
+    @classmethod
+    def of(cls, results: Sequence[Result]) -> "ReportContents":
+        """Summarise results, each experiment its own."""
+        summaries = {}
+        for name in base.names():
+            own = [each for each in results if base.of_kind(each.kind).name == name]
+            if own and (summary := base.get(name).summarise(own)) is not None:
+                summaries[name] = summary
+        return cls(summaries, tuple(each for each in results if each.shown))
 
     @property
     def charts(self) -> list[Chart]:
         """All charts of figures and panels."""
         rows = [row for each in self.summaries.values() for figure in each.figures.values() for row in figure.rows]
         panels = [panel for each in self.summaries.values() for panel in each.panels]
-        return [chart for charts in (*rows, *(panel.charts for panel in panels)) for chart in charts]
+        return [chart for several in (*rows, *(panel.charts for panel in panels)) for chart in several]
 
 
 def write(
@@ -72,61 +85,99 @@ def write(
     'index.html'
     """
     contents = gather(store)
+    try:
+        pictures = _pictures(contents)
+    except (ImportError, OSError):
+        raise
+    except Exception:  # of an odd record
+        contents = gather(store, drawn=True)
+        pictures = _pictures(contents)
     for each in contents.skipped:
         say(f"{each}; skipped")
-    folder, styles = Path(out), styles_of(contents.charts)
-    numbers = json.dumps(_numbers(contents), indent=1, ensure_ascii=False, allow_nan=False)
-    files = {"numbers.json": f"{numbers}\n".encode(), "index.html": page_of(contents).encode()}
+    folder = Path(out)
     with failing_as(OSError, f"{folder}: cannot write the report"):
         for place in (folder, folder / "figures", folder / "tables"):
             place.mkdir(parents=True, exist_ok=True)
             remove_left_overs(place)
-        for summary in contents.summaries.values():
-            for name, table in summary.tables.items():
-                files[f"tables/{name}.csv"] = as_csv(table).encode()
-                files[f"tables/{name}.md"] = as_markdown(table).encode()
-            for name, figure in summary.figures.items():
-                files |= {f"figures/{name}.{ending}": drawn for ending, drawn in render(figure, styles).items()}
-        for path, content in files.items():
+        for path, content in {**_texts(contents), **pictures}.items():
             write_whole(folder / path, content)
     return folder / "index.html"
 
 
-def page_of(contents: Contents) -> str:
+def gather(store: str | os.PathLike[str], *, drawn: bool = False) -> ReportContents:
+    """Read a store and summarise its records. Those that cannot be shown are passed over, and named.
+
+    With ``drawn``, it must be possible to draw the figures too. A store without a record that can be shown is a
+    ``ValueError``.
+    """
+    place = Store(store)
+    check_folder(f"store = {str(store)!r}", place.folder)
+    found, skipped = place.read()
+    results, faulty = base.parsed(found)
+    attempts = []
+
+    def attempt(members: Sequence[Result]) -> None:
+        attempts.append(ReportContents.of(members))
+        _texts(attempts[-1])
+        if drawn:
+            _pictures(attempts[-1])
+
+    sound, odd = base.showable(results, attempt)
+    contents = ReportContents.of(sound) if odd else attempts[-1]
+    skipped = sorted([*skipped, *faulty, *odd])
+    skipped += [
+        f"{each.stored['key']}.json: status = {each.status!r}: the run has not finished"
+        for each in sound
+        if not each.shown
+    ]
+    if not contents.shown:
+        words = f"; {count(len(skipped), 'file')} skipped, such as {skipped[0]}" if skipped else ""
+        raise ValueError(f"store = {str(store)!r}: holds no record of a finished run{words}")
+    return replace(contents, skipped=tuple(map(printable, skipped)))
+
+
+def _texts(contents: ReportContents) -> dict[str, bytes]:
+    """Return the page, the numbers and the tables, by their paths."""
+    numbers = json.dumps(_numbers(contents), indent=1, ensure_ascii=False, allow_nan=False)
+    files = {"numbers.json": f"{numbers}\n", "index.html": page_of(contents)}
+    for summary in contents.summaries.values():
+        for name, table in summary.tables.items():
+            files[f"tables/{file_name(name)}.csv"] = as_csv(table)
+            files[f"tables/{file_name(name)}.md"] = as_markdown(table)
+    return {path: text.encode() for path, text in files.items()}
+
+
+def _pictures(contents: ReportContents) -> dict[str, bytes]:
+    """Return the figures, by their paths."""
+    styles = styles_of(contents.charts)
+    return {
+        f"figures/{file_name(name)}.{ending}": drawn
+        for summary in contents.summaries.values()
+        for name, figure in summary.figures.items()
+        for ending, drawn in charts.render(figure, styles).items()
+    }
+
+
+def file_name(text: str) -> str:
+    """Return a name of a file that is in its folder, whatever the text: what had to be changed gets a hash.
+
+    >>> file_name("compare-auto"), file_name("../a b")
+    ('compare-auto', '-a-b-4bc9c733')
+    """
+    safe = re.sub(r"[^\w=+-]+", "-", text)[:_LONGEST_NAME]
+    return safe if safe == text else f"{safe}-{hashlib.sha256(ascii(text).encode()).hexdigest()[:8]}"
+
+
+def page_of(contents: ReportContents) -> str:
     """Return the page."""
     styles = styles_of(contents.charts)
     return page.render(panels_of(contents), styles, lead=_lead(contents), notices=_notices(contents))
 
 
-def gather(store: str | os.PathLike[str]) -> Contents:
-    """Read a store and summarise its records, by experiment.
-
-    A store without a record that can be shown is a ``ValueError``.
-    """
-    place = Store(store)
-    check_folder(f"store = {str(store)!r}", place.folder)
-    found, skipped = place.read()
-    results, odd = base.parsed(found)
-    known = {name: base.get(name).summarise(members) for name, members in results.items()}
-    everything = sorted((each for members in results.values() for each in members), key=lambda each: each.stored["key"])
-    skipped = sorted([*skipped, *odd])
-    skipped += [
-        f"{each.stored['key']}.json: status = {each.status!r}: the run has not finished"
-        for each in everything
-        if not each.shown
-    ]
-    shown = tuple(each for each in everything if each.shown)
-    if not shown:
-        words = f"; {count(len(skipped), 'file')} skipped, such as {skipped[0]}" if skipped else ""
-        raise ValueError(f"store = {str(store)!r}: holds no record of a finished run{words}")
-    summaries = {name: summary for name, summary in known.items() if summary is not None}
-    return Contents(summaries, shown, tuple(skipped))
-
-
 # --- what concerns all experiments ----------------------------------------------------------
 
 
-def panels_of(contents: Contents) -> list[Panel]:
+def panels_of(contents: ReportContents) -> list[Panel]:
     """Return all tabs: those with charts, those with tables only, and how everything was run."""
     panels: list[Panel] = []
     for name, summary in contents.summaries.items():
@@ -140,7 +191,7 @@ def panels_of(contents: Contents) -> list[Panel]:
     return [*sorted(panels, key=lambda panel: not panel.charts), how]
 
 
-def _numbers(contents: Contents) -> dict[str, Any]:
+def _numbers(contents: ReportContents) -> dict[str, Any]:
     return {
         **merged(summary.numbers for summary in contents.summaries.values()),
         "where": [{**place, "records": each} for place, each in _places(contents.shown)],
@@ -148,7 +199,7 @@ def _numbers(contents: Contents) -> dict[str, Any]:
     }
 
 
-def _lead(contents: Contents) -> str:
+def _lead(contents: ReportContents) -> str:
     leads = {name: summary.lead for name, summary in contents.summaries.items() if summary.lead}
     words = [f"{name}: {lead}" if len(leads) > 1 else lead for name, lead in leads.items()]
     days = sorted({str(each.where["date"])[:10] for each in contents.shown if each.where.get("date")})
@@ -156,7 +207,7 @@ def _lead(contents: Contents) -> str:
     return f"{'; '.join(words) or count(len(contents.shown), 'record')}{', ' if dates else ''}{dates}."
 
 
-def _notices(contents: Contents) -> list[str]:
+def _notices(contents: ReportContents) -> list[str]:
     notices = [text for summary in contents.summaries.values() for text in summary.notices]
     if contents.skipped:
         verb = "are" if len(contents.skipped) > 1 else "is"

@@ -7,7 +7,6 @@ the line to blame.
 
 import bz2
 import gzip
-import hashlib
 import io
 import lzma
 import math
@@ -23,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare._optional import require
-from avare.datasets.dataset import NUMBER, DatasetError, shown
+from avare.experiments.datasets.dataset import NUMBER, DatasetError, shown
 
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 COMPRESSIONS = tuple(_OPENERS)
@@ -32,6 +31,7 @@ _CIFAR_ROW = 1 + 3 * 32 * 32  # bytes: the label, then the pixels
 Arrays = tuple[NDArray[Any], NDArray[Any]]
 LIMIT = 4e9
 """How many bytes a compressed file may unpack to, by default."""
+_ADVICE = ": limit=... (--limit) allows more"
 
 
 def compression(path: Path | str) -> str:
@@ -51,7 +51,7 @@ def check_folder(name: str, path: Path) -> None:
 
 
 @contextmanager
-def opened(path: Path, limit: float = LIMIT) -> Iterator[io.BufferedIOBase]:
+def opened(path: Path, limit: float = LIMIT, advice: str = _ADVICE) -> Iterator[io.BufferedIOBase]:
     """Open a file. A compressed one is unpacked into memory first, unless it has more bytes than the limit."""
     packed = compression(path)
     try:
@@ -62,7 +62,7 @@ def opened(path: Path, limit: float = LIMIT) -> Iterator[io.BufferedIOBase]:
             content = io.BytesIO()
             while more := stream.read1(2**20):
                 if content.tell() + content.write(more) > limit:
-                    raise beyond(path, f"unpacks to more than {limit:g} bytes")
+                    raise DatasetError(f"{path} unpacks to more than {limit:g} bytes{advice}")
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise DatasetError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     content.seek(0)
@@ -71,17 +71,7 @@ def opened(path: Path, limit: float = LIMIT) -> Iterator[io.BufferedIOBase]:
 
 def beyond(path: Path, words: str) -> DatasetError:
     """Return the error for a file that is larger than the limit."""
-    return DatasetError(f"{path} {words}: limit=... (--limit) allows more")
-
-
-def verify(path: Path, checksum: str, advice: str = "") -> None:
-    """Compare the contents of a file with a checksum such as "md5:900150983cd24fb0d6963f7d28e17f72"."""
-    algorithm, _, expected = checksum.partition(":")
-    with opened(path, limit=math.inf) as stream:
-        found = hashlib.file_digest(stream, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
-    if found != expected:
-        words = f"has the {algorithm.upper()} checksum {found} (of its contents, decompressed): expected {expected}"
-        raise DatasetError(f"{path} {words}; the file is damaged, or a different one{advice}")
+    return DatasetError(f"{path} {words}{_ADVICE}")
 
 
 # --- formats --------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ import numpy as np
 
 from avare._optional import require
 from avare.experiments.document import Column, Panel, Section
+from avare.experiments.report.tables import NUMBERS, shown
 from avare.experiments.store import numbers
 from avare.plotting.charts import SMALLEST, Chart, Curve, Style
-from avare.report.tables import NUMBERS, shown
 
 _TITLE = "Adaptive importance sampling: results"
 _MOST_POINTS = 400  # per curve: a screen shows no more
@@ -31,7 +31,7 @@ def render(panels: Sequence[Panel], styles: Mapping[str, Style], *, lead: str, n
         curves = [curve for chart in panel.charts for curve in chart.curves]
         return {curve.label: curve.style or styles[curve.label] for curve in curves if curve.label}
 
-    loader = jinja2.PackageLoader("avare.report", "web")
+    loader = jinja2.PackageLoader("avare.experiments.report", "web")
     page = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     page.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False}
     page.globals.update(file=lambda name: loader.get_source(page, name)[0], placed=placed, lines_of=lines_of)

@@ -1,22 +1,51 @@
 """The named datasets: their files, where to find them, and how to read them."""
 
+import hashlib
+import io
 import os
+import tarfile
 import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from avare import _validation as validation
 from avare._optional import require
-from avare.datasets.dataset import Dataset, DatasetError
-from avare.datasets.files import COMPRESSIONS, Arrays, check_folder, line_of, read_cifar, read_idx, read_libsvm, verify
+from avare.experiments.datasets.dataset import Dataset, DatasetError
+from avare.experiments.datasets.files import (
+    COMPRESSIONS,
+    Arrays,
+    check_folder,
+    line_of,
+    opened,
+    read_cifar,
+    read_idx,
+    read_libsvm,
+)
 
 VARIABLE = "AVARE_DATA"
 Folder = str | os.PathLike[str] | None
+
+
+_MARGIN = 2**20  # bytes that a download may have beyond those of its files: headers, and other small members
+
+
+class FileContents(NamedTuple):
+    """What a file of a named dataset contains, uncompressed: how many bytes, and their SHA-256 digest."""
+
+    size: int
+    sha256: str
+
+    def check(self, name: Path | str, data: bytes, advice: str = "") -> None:
+        """Raise a `DatasetError` if these are not the bytes that are expected."""
+        found = hashlib.sha256(data).hexdigest()
+        if found != self.sha256:
+            words = f"has the SHA256 checksum {found} (of its contents, decompressed): expected {self.sha256}"
+            raise DatasetError(f"{name} {words}; the file is damaged, or a different one{advice}")
 
 
 class Entry(NamedTuple):
@@ -27,9 +56,9 @@ class Entry(NamedTuple):
     description
         One sentence about the data.
     splits
-        The files of each split, without the ending of a compression, and the checksums of their contents.
+        The files of each split, without the ending of a compression, and what they contain.
     folders
-        Subfolders that may hold the files; the cache uses the first.
+        Subfolders that may hold the files; the cache uses the first, and so does an archive.
     remote
         Name of a file at its source, or of the archive that holds it.
     mirrors
@@ -37,15 +66,15 @@ class Entry(NamedTuple):
     """
 
     description: str
-    splits: Mapping[str, Mapping[str, str]]
+    splits: Mapping[str, Mapping[str, FileContents]]
     folders: Sequence[str]
     remote: str
     mirrors: Sequence[str]
 
     @property
-    def files(self) -> dict[str, str]:
-        """The files of all splits, and their checksums."""
-        return {file: checksum for files in self.splits.values() for file, checksum in files.items()}
+    def files(self) -> dict[str, FileContents]:
+        """The files of all splits, and what they contain."""
+        return {file: contents for files in self.splits.values() for file, contents in files.items()}
 
 
 def names() -> list[str]:
@@ -130,17 +159,25 @@ def _entry(name: str) -> Entry:
     return ENTRIES[name]
 
 
-def _obtain(name: str, files: Mapping[str, str], folder: Folder, check: bool, progress: bool) -> dict[str, Path]:
+def _obtain(
+    name: str, files: Mapping[str, FileContents], folder: Folder, check: bool, progress: bool
+) -> dict[str, Path]:
     """Return the path of each file: in the folder, in the cache, or downloaded."""
     check, progress = validation.boolean("verify", check), validation.boolean("progress", progress)
     entry, given = ENTRIES[name], _folders(folder)
     found = {}
-    for file, checksum in files.items():
+    for file, contents in files.items():
         path = _find(entry, file, given) or _find(entry, file, [_cache()])
         if path is not None and check:
-            verify(path, checksum, "; remove it to download the official one (in Python, verify=False reads it)")
+            _verify(path, contents, "; remove it to download the official one (in Python, verify=False reads it)")
         found[file] = path or _download(name, file, given, progress)
     return found
+
+
+def _verify(path: Path, contents: FileContents, advice: str = "") -> None:
+    """Unpack a file, at most to its known size, and compare the digest."""
+    with opened(path, contents.size, f", the known size; the file is damaged, or a different one{advice}") as stream:
+        contents.check(path, stream.read(contents.size + 1), advice)
 
 
 def _download(name: str, file: str, given: Sequence[Path], progress: bool) -> Path:
@@ -149,8 +186,8 @@ def _download(name: str, file: str, given: Sequence[Path], progress: bool) -> Pa
     remote = entry.remote.format(file=file)
     for mirror in entry.mirrors:
         try:
-            return _retrieve(f"{mirror}{remote}", entry.files, file, _cache() / entry.folders[0], progress)
-        except Exception as error:  # no network, no space, no archive, wrong checksum: try the next
+            return _retrieve(f"{mirror}{remote}", entry, file, progress)
+        except Exception as error:  # no network, no space, no archive, wrong contents: try the next
             failures.append(f"  {mirror}{remote}: {error}\n")
     raise DatasetError(
         f"{name}: {file} not found in {' or '.join(map(str, (*given, _cache())))}, and the download failed:\n"
@@ -160,21 +197,53 @@ def _download(name: str, file: str, given: Sequence[Path], progress: bool) -> Pa
     )
 
 
-def _retrieve(address: str, checksums: Mapping[str, str], file: str, folder: Path, progress: bool) -> Path:
-    """Download a file to a temporary folder, check it, and move it only then; of an archive, all files that it has."""
-    pooch = require("pooch", "downloading datasets")
+class _BoundedFile(io.FileIO):
+    """A file that takes a download, up to a number of bytes."""
+
+    def __init__(self, path: Path, most: int) -> None:
+        super().__init__(path, "wb")
+        self._most = most
+
+    def write(self, data: Any) -> int:
+        """Write if there is room for it; if not, raise a `DatasetError`."""
+        if self.tell() + len(data) > self._most:
+            raise DatasetError(f"sends more than {self._most} bytes")
+        return super().write(data)
+
+
+def _retrieve(address: str, entry: Entry, file: str, progress: bool) -> Path:
+    """Download a file, and move it to the cache if its contents are as expected; of an archive, all files."""
+    pooch, folder = require("pooch", "downloading datasets"), _cache() / entry.folders[0]
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as work:
         path = Path(work) / address.rpartition("/")[2]
-        pooch.HTTPDownloader(progressbar=progress)(address, str(path), None)
-        parts = {file: path}
-        if path.name.endswith(".tar.gz"):
-            unpacked = {Path(part).name: Path(part) for part in pooch.Untar()(str(path), "download", None)}
-            parts = {each: unpacked.get(each, path.with_name(each)) for each in checksums}
-        for each, part in parts.items():
-            verify(part, checksums[each])
-            parts[each] = part.rename(folder / part.name)
-        return parts[file]
+        is_archive = path.name.endswith(".tar.gz")
+        expected = entry.files if is_archive else {file: entry.files[file]}
+        most = sum(contents.size for contents in expected.values()) + _MARGIN
+        with _BoundedFile(path, most) as target:
+            pooch.HTTPDownloader(progressbar=progress)(address, target, None)
+        if not is_archive:
+            _verify(path, entry.files[file])
+            return path.rename(folder / path.name)
+        with opened(path, most, ", the size of its files") as stream, tarfile.open(fileobj=stream) as archive:
+            for name, contents in expected.items():
+                part = Path(work) / name
+                part.write_bytes(_member(archive, f"{entry.folders[0]}/{name}", contents))
+                part.rename(folder / name)
+        return folder / file
+
+
+def _member(archive: tarfile.TarFile, name: str, contents: FileContents) -> bytes:
+    """Return the contents of one member of an archive, checked. Other members are not read."""
+    try:
+        stream = archive.extractfile(name)
+    except KeyError:
+        stream = None
+    if stream is None:
+        raise DatasetError(f"{name} is not in the archive")
+    data = stream.read(contents.size)
+    contents.check(name, data)
+    return data
 
 
 def _folders(folder: Folder) -> list[Path]:
@@ -222,5 +291,10 @@ def _synthetic(seed: int) -> Arrays:
 
 
 _PARSERS = {"mnist": read_idx, "ijcnn1": _ijcnn1, "cifar10": read_cifar, "digits": _digits}
-_TEXT = Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8")
-ENTRIES = {name: Entry(**fields) for name, fields in tomllib.loads(_TEXT).items()}
+_FIELDS = tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8"))
+for _each in _FIELDS.values():
+    _each["splits"] = {
+        split: {file: FileContents(**about) for file, about in files.items()}
+        for split, files in _each["splits"].items()
+    }
+ENTRIES = {name: Entry(**fields) for name, fields in _FIELDS.items()}

@@ -13,7 +13,7 @@ import pytest
 
 import avare
 from avare import _interrupts
-from avare.cli import main
+from avare.experiments.cli import main
 
 # Something that ignores the exception, and then an import that fails.
 INTERRUPTED = """
@@ -51,10 +51,12 @@ def test_in_code_that_is_made_from_text(tmp_path: Path) -> None:
     # Numba and dataclasses make such code. Python then wants to end by the signal instead of the exit code.
     source = """
 import os, signal
-from avare.cli import application
+from avare.experiments.cli import application
 application.application = lambda *arguments, **options: exec("os.kill(os.getpid(), signal.SIGINT)")
 """
-    (tmp_path / "avare").write_text("import sys\nfrom avare.cli import main\nimport text\nsys.exit(main())\n")
+    (tmp_path / "avare").write_text(
+        "import sys\nfrom avare.experiments.cli import main\nimport text\nsys.exit(main())\n"
+    )
     assert started(tmp_path, command=[str(tmp_path / "avare")], text=source) == (130, "avare: interrupted\n")
 
 
@@ -62,7 +64,7 @@ def test_twice(tmp_path: Path) -> None:
     # Something does not end: a second Ctrl-C ends it.
     slow = """
 import os, signal, time
-from avare.cli import application
+from avare.experiments.cli import application
 def run(arguments):
     try:
         os.kill(os.getpid(), signal.SIGINT)
@@ -71,7 +73,9 @@ def run(arguments):
         time.sleep(600)
 application.run = run
 """
-    (tmp_path / "avare").write_text("import sys\nfrom avare.cli import main\nimport slow\nsys.exit(main())\n")
+    (tmp_path / "avare").write_text(
+        "import sys\nfrom avare.experiments.cli import main\nimport slow\nsys.exit(main())\n"
+    )
     assert started(tmp_path, command=[str(tmp_path / "avare")], slow=slow) == (130, "avare: interrupted\n")
 
 
@@ -88,7 +92,7 @@ def test_an_interrupt_in_a_destructor_comes_again(
         return 0
 
     hook = sys.unraisablehook
-    monkeypatch.setattr("avare.cli.application.run", run)
+    monkeypatch.setattr("avare.experiments.cli.application.run", run)
     assert main(["datasets"]) == 130 and sys.unraisablehook is hook
     assert capsys.readouterr().err == "avare: interrupted\n"
 
@@ -101,14 +105,14 @@ def test_an_interrupt_that_something_swallows_still_ends_with_130(
             signal.raise_signal(signal.SIGINT)
         return 0
 
-    monkeypatch.setattr("avare.cli.application.run", swallow)
+    monkeypatch.setattr("avare.experiments.cli.application.run", swallow)
     assert main(["datasets"]) == 130
 
     def stop(arguments: list[str]) -> int:
         signal.raise_signal(signal.SIGINT)
         return 0
 
-    monkeypatch.setattr("avare.cli.application.run", stop)
+    monkeypatch.setattr("avare.experiments.cli.application.run", stop)
     assert main(["datasets"]) == 130
     assert capsys.readouterr().err == "avare: interrupted\n"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import stored_runs
-from avare.report.writing import gather, page_of
+from avare.experiments.report.writing import gather, page_of
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = (
@@ -315,9 +315,9 @@ def test_every_picture_and_control_has_a_name(seen: Visit) -> None:
 
 
 def test_the_report_as_it_is_written_opens(browser: Any, tmp_path: Path) -> None:
-    import avare.report
+    from avare.experiments import report
 
     store = stored_runs.put(tmp_path / "store", [stored_runs.run(epochs=2)])
-    seen = visit(browser, avare.report.write(store, tmp_path / "out").as_uri())
+    seen = visit(browser, report.write(store, tmp_path / "out").as_uri())
     assert seen.open_tabs() == ["MNIST"] and len(seen.charts()) == 3 and seen.complaints == []
     seen.tab.close()

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from avare.experiments.document import Column, Panel, Section, Table
-from avare.report.page import render
-from avare.report.tables import as_csv, as_markdown
+from avare.experiments.report.page import render
+from avare.experiments.report.tables import as_csv, as_markdown
 
 SMALL = Table(
     "A <caption>",

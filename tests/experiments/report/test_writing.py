@@ -16,15 +16,16 @@ import pytest
 from plotly import offline
 
 import agreement
-import avare.report
 import stored_runs
-from avare.cli import main
-from avare.experiments import base
+from avare._optional import require
+from avare.experiments import report
+from avare.experiments.cli import main
 from avare.experiments.document import Panel
+from avare.experiments.report import charts
+from avare.experiments.report.page import outline, render
+from avare.experiments.report.writing import gather, page_of
 from avare.experiments.store import key_of
 from avare.plotting.charts import assign
-from avare.report.page import outline, render
-from avare.report.writing import gather, page_of
 from stored_runs import put, run
 
 
@@ -40,7 +41,7 @@ def test_writes_all_and_says_where(tmp_path: Path) -> None:
     records += [stored_runs.facts("mnist"), stored_runs.theory("sgd"), run("digits", experiment="compare")]
     store = put(tmp_path / "store", records)
     before = {path.name: path.read_bytes() for path in store.iterdir()}
-    index = avare.report.write(str(store), tmp_path / "new" / "out")
+    index = report.write(str(store), tmp_path / "new" / "out")
     assert index == tmp_path / "new" / "out" / "index.html"
     assert {path.name for path in (index.parent / "tables").iterdir()} == {
         f"{name}.{ending}" for name in ("table1", "check", "reproduce", "compare", "theory") for ending in ("csv", "md")
@@ -58,7 +59,7 @@ def test_writes_all_and_says_where(tmp_path: Path) -> None:
     assert numbers["theory"][0]["slope"] == pytest.approx(0.6)
     assert numbers["facts"][0]["gain_at_optimum"] == 5.088
     assert numbers["check"][-1]["verdict"] == "agrees" and numbers["skipped"] == []
-    avare.report.write(store, index.parent)  # once more, over the first
+    report.write(store, index.parent)  # once more, over the first
 
 
 @pytest.mark.parametrize("name", ["figures/reproduce-decreasing.png", "tables/reproduce.md", "index.html"])
@@ -68,7 +69,7 @@ def test_a_full_disk_leaves_the_old_files(
     if not name.startswith("figures"):
         request.getfixturevalue("no_pictures")
     out = tmp_path / "out"
-    avare.report.write(put(tmp_path / "store", [run(epochs=2)]), out)
+    report.write(put(tmp_path / "store", [run(epochs=2)]), out)
     before = {path: path.read_bytes() for path in out.rglob("*.*")}
     put(tmp_path / "store", [run(epochs=2, seed=1)])
     opened: list[int] = []
@@ -89,11 +90,11 @@ def test_a_full_disk_leaves_the_old_files(
     with monkeypatch.context() as patch:
         patch.setattr("avare._files.open", open_full, raising=False)
         with pytest.raises(OSError, match=f"^{out}: cannot write the report: No space left on device$"):
-            avare.report.write(tmp_path / "store", out)
+            report.write(tmp_path / "store", out)
     assert opened
     assert {path for path in out.rglob("*") if path.is_file()} == set(before)  # nothing is left beside them
     assert (out / name).read_bytes() == before[out / name]
-    avare.report.write(tmp_path / "store", out)
+    report.write(tmp_path / "store", out)
     assert (out / name).read_bytes() != before[out / name]
 
 
@@ -109,7 +110,7 @@ def test_missing_results_get_no_table(tmp_path: Path) -> None:
     record = run("digits", experiment="compare", epochs=2)
     record["trace"]["suboptimality"] = [None] * 3
     del record["where"], record["seconds"]
-    index = avare.report.write(put(tmp_path / "store", [record]), tmp_path / "out")
+    index = report.write(put(tmp_path / "store", [record]), tmp_path / "out")
     assert {path.name for path in (index.parent / "tables").iterdir()} == {"compare.csv", "compare.md"}
     numbers = json.loads((index.parent / "numbers.json").read_text())
     assert numbers["runs"][0]["suboptimality"] is None
@@ -120,7 +121,7 @@ def test_missing_results_get_no_table(tmp_path: Path) -> None:
 def test_facts_about_own_data_are_not_checked(tmp_path: Path) -> None:
     facts = stored_runs.facts("mnist", spec={"dataset": "digits", "experiment": "optimum"})
     records = [facts, run("digits", experiment="compare")]
-    index = avare.report.write(put(tmp_path / "store", records), tmp_path / "out")
+    index = report.write(put(tmp_path / "store", records), tmp_path / "out")
     tables = {path.name for path in (index.parent / "tables").iterdir()}
     assert tables == {"compare.csv", "compare.md", "facts.csv", "facts.md"}
     assert "| Digits | 60\u202f000 |" in (index.parent / "tables" / "facts.md").read_text()
@@ -136,13 +137,6 @@ def test_runs_that_all_diverged_are_in_the_check(tmp_path: Path) -> None:
     assert [panel.title for panel in contents.summaries["paper"].panels] == ["Against the paper"]
 
 
-def test_an_empty_store_writes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
-    with pytest.raises(ValueError, match="holds no record of a finished run"):
-        avare.report.write(tmp_path / "store", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def html_of(text: str) -> str:
     """The page without scripts."""
     return re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
@@ -155,6 +149,7 @@ def rendered(folder: Path) -> str:
 def test_damaged_records_are_mentioned_on_the_page(tmp_path: Path) -> None:
     store = put(tmp_path, [run(epochs=2)])
     (store / "broken<b>.json").write_text("{")
+    (store / "notes.txt").write_text("not a record")
     text = rendered(store)
     assert "1 file of the store is left out" in text and "broken&lt;b&gt;.json: not a record" in text
     (store / "other.json").write_text("[]")
@@ -172,7 +167,7 @@ def test_an_optimum_that_was_not_found_is_mentioned_on_the_page(tmp_path: Path) 
     assert rendered(store).count(f'<div class="notice" role="note">{words}</div>') == 1
     (store / "broken.json").write_text("{")
     assert words in rendered(store) and "1 file of the store is left out" in rendered(store)
-    numbers = json.loads((avare.report.write(store, tmp_path / "out").parent / "numbers.json").read_text())
+    numbers = json.loads((report.write(store, tmp_path / "out").parent / "numbers.json").read_text())
     assert numbers["doubts"] == [words]
 
 
@@ -183,7 +178,7 @@ def test_skipped_files_are_named_and_left_as_they_are(tmp_path: Path) -> None:
     damaged.write_text(damaged.read_text().replace("12345.6", "12345.7"))
     before = {path.name: path.read_bytes() for path in store.iterdir()}
     said: list[str] = []
-    index = avare.report.write(store, tmp_path / "out", say=said.append)
+    index = report.write(store, tmp_path / "out", say=said.append)
     names = [damaged.name, f"{key_of(diverged['spec'])}.json"]
     reasons = ["damaged: checksum or key do not match the contents", "status = 'diverged': the run has not finished"]
     assert said == [f"{name}: {reason}; skipped" for name, reason in zip(names, reasons, strict=True)]
@@ -250,36 +245,12 @@ def test_every_marker_has_an_outline() -> None:
 
 
 def test_import_needs_no_extra() -> None:
-    program = "import sys, avare.report; print(' '.join(sys.modules))"
+    program = "import sys, avare.experiments.report; print(' '.join(sys.modules))"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not {"matplotlib", "plotly"} & {name.split(".")[0] for name in found.stdout.split()}
 
 
 # --- what is read ---------------------------------------------------------------------------
-
-
-def test_what_is_damaged_is_named(tmp_path: Path) -> None:
-    store = put(tmp_path, [run()])
-    (path,) = store.glob("*.json")
-    (store / "half.json").write_bytes(path.read_bytes()[:500])
-    (store / "noise.json").write_bytes(b"\xff\xfe\x00")
-    (store / "folder.json").mkdir()
-    (store / "notes.txt").write_text("not a record")
-    contents = gather(store)
-    assert len(contents.shown) == 1
-    assert [each.split(": ")[0] for each in contents.skipped] == ["folder.json", "half.json", "noise.json"]
-    assert "cannot be read" in contents.skipped[0] and "not a record" in contents.skipped[1]
-
-
-def test_a_number_that_has_changed_is_noticed_and_the_file_left_alone(tmp_path: Path) -> None:
-    store = put(tmp_path, [run(), run(seed=1)])
-    first, second = sorted(store.iterdir())
-    first.write_bytes(first.read_bytes().replace(b"12345.6", b"12345.7"))
-    before = {path: path.read_bytes() for path in (first, second)}
-    contents = gather(store)
-    assert [result.stored["key"] for result in contents.shown] == [second.stem]
-    assert contents.skipped == (f"{first.name}: damaged: checksum or key do not match the contents",)
-    assert {path: path.read_bytes() for path in store.iterdir()} == before
 
 
 def test_sound_records_that_lack_something_are_named(tmp_path: Path) -> None:
@@ -292,8 +263,8 @@ def test_sound_records_that_lack_something_are_named(tmp_path: Path) -> None:
     contents = gather(store)
     reasons = dict(each.split(": ", 1) for each in contents.skipped)
     assert len(contents.shown) == 1 and len(reasons) == 4
-    assert reasons[f"{key_of(lacking['spec'])}.json"] == "trace has columns of different lengths"
-    words = "must be one of compare, optimum, limits"
+    assert reasons[f"{key_of(lacking['spec'])}.json"] == "trace has columns of different lengths, or none"
+    words = "must be one of compare, optimum"
     assert reasons[f"{key_of(unknown['spec'])}.json"].startswith(f"spec['experiment'] = 'other': {words}")
     assert reasons[f"{key_of(bad['spec'])}.json"].startswith(f"spec['experiment'] = ['x']: {words}")
 
@@ -305,7 +276,8 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 def test_an_empty_store_is_an_error_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"store = .*: holds no record of a finished run$"):
-        gather(tmp_path)
+        report.write(tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(
         ValueError, match=r"holds no record of a finished run; 1 file skipped, such as bad.json: not a record"
@@ -316,7 +288,7 @@ def test_an_empty_store_is_an_error_that_says_so(tmp_path: Path) -> None:
 def test_machines_and_dates(tmp_path: Path) -> None:
     records = [run(seed=0), run(seed=1), run(seed=2)]
     records[1]["where"] = {**stored_runs.WHERE, "processor": "Another", "date": "2026-11-18T00:00:00"}
-    index = avare.report.write(put(tmp_path / "store", records), tmp_path / "out")
+    index = report.write(put(tmp_path / "store", records), tmp_path / "out")
     numbers = json.loads((index.parent / "numbers.json").read_text())
     assert [(place["records"], place["processor"]) for place in numbers["where"]] == [
         (2, "Some Processor, 2 cores"),
@@ -347,6 +319,13 @@ def test_tabs_of_the_same_name_get_different_titles(tmp_path: Path) -> None:
         {"sampler": "price$_$ [red]"},
         {"steps": ""},
         {"caution": "1"},
+        {"dataset": "caf\udce9"},
+        {"steps": "a/b"},
+        {"steps": "x/../../../../escaped"},
+        {"steps": "x" * 300},
+        {"seed": "0"},
+        {"epochs": []},
+        {"epochs": 10**400},
     ],
     ids=lambda odd: str(odd)[:40],
 )
@@ -354,14 +333,16 @@ def test_an_odd_record_does_not_stop_the_report(
     tmp_path: Path, request: pytest.FixtureRequest, odd: dict[str, Any]
 ) -> None:
     """It has a right key and checksum: it is shown, or passed over and named; the others are shown."""
-    if not {"dataset", "sampler"} & odd.keys():  # the names that are in figures
+    if not {"dataset", "sampler", "steps"} & odd.keys():  # the names that are in figures
         request.getfixturevalue("no_pictures")
     good = [run("digits", sampler, experiment="compare", epochs=3) for sampler in ("Avare", "Uniform")]
     other = run("digits", "Vrb", experiment="compare", epochs=3)
     other["spec"].update(odd)
     store = put(tmp_path / "store", [*good, other])
     said: list[str] = []
-    index = avare.report.write(store, tmp_path / "out", say=said.append)
+    (tmp_path / "out" / "figures" / "compare-x").mkdir(parents=True)
+    index = report.write(store, tmp_path / "out", say=said.append)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "store"]
     text = html_of(index.read_text())
     assert ">Digits" in text and "Avare" in text and "Uniform" in text
     for line in said:
@@ -369,21 +350,34 @@ def test_an_odd_record_does_not_stop_the_report(
         assert key_of(other["spec"]) in text
 
 
-def test_a_record_that_fails_in_a_summary_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = base.get("compare")
-    plain = type(experiment).summarise
+@pytest.mark.usefixtures("no_pictures")
+def test_records_that_are_odd_together_are_passed_over(tmp_path: Path) -> None:
+    """A seed of another type, and parts of the wrong type: all else is shown."""
+    records = [run("digits", name, seed, experiment="compare", epochs=3) for name in "AB" for seed in range(4)]
+    odd = [run("digits", "A", experiment="compare", epochs=3), *(run("digits", "A", k, epochs=3) for k in (5, 6))]
+    odd[0]["spec"]["seed"] = "0"
+    odd[1]["seconds"], odd[2]["where"] = {"steps": []}, [3]
+    contents = gather(put(tmp_path, [*odd, *records]))
+    assert {key_of(each["spec"]) for each in odd} == {each.split(".json: ")[0] for each in contents.skipped}
+    assert len(contents.shown) == len(records) and all("cannot be shown" in each for each in contents.skipped)
 
-    def summarise(self: Any, results: Any) -> Any:
-        if any(each.spec["sampler"] == "Odd" for each in results):
-            raise ZeroDivisionError("odd")
-        return plain(self, results)
 
-    monkeypatch.setattr(type(experiment), "summarise", summarise)
-    names = ("Avare", "Uniform", "Odd")
-    store = put(tmp_path, [run("digits", name, experiment="compare", epochs=3) for name in names])
-    contents = gather(put(store, [run(epochs=2)]))
-    assert len(contents.skipped) == 1 and "cannot be shown: ZeroDivisionError('odd')" in contents.skipped[0]
-    assert list(contents.summaries) == ["compare", "paper"]
+def test_a_record_that_cannot_be_drawn_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = charts.render
+
+    def draw(figure: Any, styles: Any) -> Any:
+        if "Odd" in styles:
+            raise OverflowError("odd")
+        return plain(figure, styles)
+
+    monkeypatch.setattr(charts, "render", draw)
+    store = put(tmp_path / "runs", [run("digits", name, experiment="compare", epochs=3) for name in ("Avare", "Odd")])
+    said: list[str] = []
+    text = html_of(report.write(store, tmp_path / "out", say=said.append).read_text())
+    assert "Avare" in text and len(said) == 1 and "cannot be shown: OverflowError('odd')" in said[0]
+    monkeypatch.setattr(charts, "render", lambda figure, styles: require("no_such_module", "drawing"))
+    with pytest.raises(ImportError, match="drawing needs no_such_module"):  # no fault of a record
+        report.write(store, tmp_path / "out")
 
 
 # --- what a reader needs --------------------------------------------------------------------

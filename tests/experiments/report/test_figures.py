@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import stored_runs
 from avare.experiments.document import Figure
+from avare.experiments.report.charts import lay_out, render
+from avare.experiments.report.writing import gather
 from avare.plotting.charts import Chart, Curve, drawing, new_figure, styles_of
-from avare.report.charts import lay_out, render
-from avare.report.writing import gather
 from log_axes import log_ticks
 from stored_runs import put, run
 

@@ -1,11 +1,7 @@
 """Any contents of the files of the named datasets give rows of the right shape, or an error that names the file."""
 
-import bz2
 import contextlib
-import gzip
-import lzma
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avare.datasets import Dataset, DatasetError, load
-from tiny_datasets import IJCNN1, cifar10, mnist, naming, write
+from avare.experiments.datasets import Dataset, DatasetError, load
+from tiny_datasets import COMPRESS, IJCNN1, cifar10, damaged, mnist, naming, write
 
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {
-    "": lambda content: content,
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
-}
 SETS = {"mnist": mnist()[0], "cifar10": cifar10(n=1)[0], "ijcnn1": IJCNN1}
 FILES = {  # of the training split
     "train-images-idx3-ubyte": "mnist",
@@ -100,14 +90,10 @@ def test_damaged_files_are_read_or_refused(
     changes: list[tuple[float, int]],
     end: float,
 ) -> None:
-    def damaged(content: bytes) -> bytes:
-        altered = bytearray(content)
-        for where, value in changes:
-            altered[int(where * len(altered))] = value
-        return bytes(altered[: round(end * len(altered))])
-
     whole = SETS[FILES[name]][name]
-    content = COMPRESS[ending](damaged(whole)) if inside else damaged(COMPRESS[ending](whole))
+    content = (
+        COMPRESS[ending](damaged(whole, changes, end)) if inside else damaged(COMPRESS[ending](whole), changes, end)
+    )
     attempt(tmp_path_factory.mktemp("damaged"), name, ending, content)
 
 

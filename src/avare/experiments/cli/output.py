@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.text import Text
 
 from avare.experiments.base import Task, of_kind
-from avare.experiments.document import Column, Table
+from avare.experiments.document import Column, Table, printable
+from avare.experiments.report.tables import shown
 from avare.experiments.runner import Watch
 from avare.experiments.store import Record
-from avare.report.tables import shown
 
 _FRAME = 3  # characters around a cell: a line and two blanks
 _PERIOD = 3600.0  # seconds over which the speed is estimated, for the time left
@@ -42,7 +42,7 @@ def show(machine: bool, value: Any, parts: Sequence[str | Table]) -> None:
 
 def say(console: Console, text: str) -> None:
     """Print a text as it is; on a terminal, lines end between words, and a long path stays whole."""
-    lines = text.split("\n")
+    lines = printable(text).split("\n")
     if console.is_terminal:
         whole: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
         lines = [fill(line, console.width, subsequent_indent="    " * line.startswith(" "), **whole) for line in lines]
@@ -64,7 +64,9 @@ def print_table(console: Console, table: Table) -> None:
     if table.caption:
         say(console, table.caption)
     table = shown(table)
-    columns = [(column, [column.text(row[k]) for row in table.rows]) for k, column in enumerate(table.columns)]
+    columns = [
+        (column, [printable(column.text(row[k])) for row in table.rows]) for k, column in enumerate(table.columns)
+    ]
     if len(table.rows) > 1 and not _fits(console, columns):
         same = [(column, texts) for column, texts in columns if len(set(texts)) == 1]
         say(console, "; ".join(f"{column.heading}: {texts[0]}" for column, texts in same))
@@ -117,7 +119,7 @@ class Bar:
 
     def show(self, done: float, text: str) -> None:
         """Show how much is done, and a few words."""
-        self._bars.update(self._task, description=f"{self._title}: {text}", completed=done, refresh=True)
+        self._bars.update(self._task, description=printable(f"{self._title}: {text}"), completed=done, refresh=True)
         if not self._console.is_terminal:
             say(self._console, f"{self._title}: {text}")
 

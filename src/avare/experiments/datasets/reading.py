@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from avare import _validation as validation
 from avare._optional import require
-from avare.datasets.columns import MISSING, TRUTH, Examples, Origin, Wanted, convert
-from avare.datasets.dataset import NUMBER, Dataset, DatasetError, shown
-from avare.datasets.files import LIMIT, beyond, compression, line_of, opened, read_libsvm
+from avare.experiments.datasets.columns import MISSING, TRUTH, Examples, Origin, Wanted, convert
+from avare.experiments.datasets.dataset import NUMBER, Dataset, DatasetError, shown
+from avare.experiments.datasets.files import LIMIT, beyond, compression, line_of, opened, read_libsvm
 
-Task = Literal["classification", "regression", "auto"]
+Targets = Literal["classification", "regression", "auto"]
 
 _LARGEST_CLASS = 2.0**53  # up to which float64 holds every integer
 _CLASSES = 100  # up to this many different whole numbers are classes, if that is not said
@@ -33,7 +33,7 @@ def read(
     source: Any,
     *,
     target: str | None = None,
-    task: Task = "classification",
+    task: Targets = "classification",
     drop: str | Sequence[str] = (),
     categories: str | Sequence[str] = (),
     features: int | None = None,
@@ -48,9 +48,9 @@ def read(
     anything else  LIBSVM text: ``label index:value index:value ...``, indices counted from 1; X is a CSR matrix
     ============== ===========================================================================
 
-    Of CSV, Parquet and data frames, X is every column but ``target``, as numbers: see `avare.datasets.columns`.
-    ``notes`` of the result says what was done to each column. Text files may be compressed (.gz, .bz2, .xz). An error
-    names the file and the line, or the row counted from 0.
+    Of CSV, Parquet and data frames, X is every column but ``target``, as numbers: see
+    `avare.experiments.datasets.columns`. ``notes`` of the result says what was done to each column. Text files may be
+    compressed (.gz, .bz2, .xz). An error names the file and the line, or the row counted from 0.
 
     Parameters
     ----------
@@ -84,14 +84,15 @@ def read(
     >>> data.y
     array([-1,  1])
     """
-    validation.choice("task", task, get_args(Task))
+    validation.choice("task", task, get_args(Targets))
     drop, categories = ([given] if isinstance(given, str) else list(map(str, given)) for given in (drop, categories))
     features = None if features is None else validation.integer("features", features, at_least=1)
     wanted = Wanted(target, drop, categories, validation.number("limit", limit, above=0.0), features)
     if hasattr(source, "__arrow_c_stream__") or hasattr(source, "iloc"):
         name = kind = type(source).__name__
-        frame = source if hasattr(source, "iloc") else _pandas(source)
-        examples = convert(frame, Origin(name, lambda row: f"row {row}"), wanted)
+        with _format(name, "a table"):
+            table = require("pyarrow", "reading tables").table(source)
+        examples = convert(_without_index(table), Origin(name, lambda row: f"row {row}"), wanted)
     else:
         path = Path(source).expanduser()
         name, kind = _kind(path)
@@ -127,7 +128,9 @@ def _examples(path: Path, kind: str, wanted: Wanted) -> Examples:
     if kind == "CSV":
         return convert(*_read_csv(path, wanted.limit), wanted)
     if kind == "Parquet":
-        return convert(_read_parquet(path, wanted.limit), Origin(str(path), lambda row: f"row {row}"), wanted)
+        return convert(
+            _without_index(_read_parquet(path, wanted.limit)), Origin(str(path), lambda row: f"row {row}"), wanted
+        )
     if any(wanted[:3]):
         raise ValueError(f"{path} is read as {kind}, which has no named columns for target, drop and categories")
     if kind == "zip archive":
@@ -165,6 +168,12 @@ def _read_csv(path: Path, limit: float) -> tuple[Any, Origin]:
         head = re.sub(r'"[^"]*"', '""', stream.read(2**16).decode(errors="replace"))  # without what is quoted
         separator = max(",;\t|", key=head.lstrip("\r\n").partition("\n")[0].count)  # the comma wins a tie
         stream.seek(0)
+        if compression(path):
+            pieces = iter(lambda: stream.read(2**20), b"")
+            cells = sum(piece.count(separator.encode()) + piece.count(b"\n") for piece in pieces)
+            if 8.0 * cells > limit:
+                raise beyond(path, f"has roughly {cells} cells, which take more than {limit:g} bytes")
+            stream.seek(0)
         try:
             table = reader.read_csv(
                 stream,
@@ -179,17 +188,25 @@ def _read_csv(path: Path, limit: float) -> tuple[Any, Origin]:
     if all(re.fullmatch(NUMBER, name) for name in names):
         raise DatasetError(f"{path}, {_line(path, separator, 0)}: must be a header, the names of the columns")
     origin = Origin(str(path), lambda row: _line(path, separator, row + 1), decimal_comma=separator != ",")
-    return _pandas(table.rename_columns([f"{place}" for place in range(len(names))])).set_axis(names, axis=1), origin
+    return table, origin
 
 
 def _read_parquet(path: Path, limit: float) -> Any:
-    """Read a Parquet file, if its columns are not too large."""
-    parquet = require("pyarrow.parquet", "reading Parquet")
+    """Read a Parquet file in pieces, up to the limit. A piece is small enough for cells of text of 1 MB each."""
+    arrow, parquet = require("pyarrow", "reading Parquet"), require("pyarrow.parquet", "reading Parquet")
+    too_large = beyond(path, f"unpacks to more than {limit:g} bytes")
     with _format(path, "Parquet"), parquet.ParquetFile(path) as file:
-        rows, columns = file.metadata.num_rows, len(file.schema_arrow.names)
-        if rows * columns * 8.0 > limit:
-            raise beyond(path, f"unpacks to {rows} rows of {columns} columns, more than {limit:g} bytes")
-        return _pandas(file.read())
+        schema, groups = file.schema_arrow, range(file.metadata.num_row_groups)
+        if sum(file.metadata.row_group(k).total_byte_size for k in groups) > limit:
+            raise too_large
+        row = sum(8 if arrow.types.is_primitive(field.type) else 2**20 for field in schema)
+        pieces, size = [], 0
+        for piece in file.iter_batches(int(min(max(limit / max(row, 1), 1.0), 2.0**16))):
+            pieces.append(piece)
+            size += piece.nbytes
+            if size > limit:
+                raise too_large
+        return arrow.Table.from_batches(pieces, schema)
 
 
 def _read_npz(path: Path, limit: float) -> tuple[NDArray[Any], NDArray[np.float64]]:
@@ -207,21 +224,21 @@ def _read_npz(path: Path, limit: float) -> tuple[NDArray[Any], NDArray[np.float6
 
 
 @contextmanager
-def _format(path: Path, kind: str) -> Iterator[None]:
-    """Raise a `DatasetError` for whatever NumPy, zipfile and Arrow raise if a file is damaged."""
+def _format(name: Path | str, kind: str) -> Iterator[None]:
+    """Raise a `DatasetError` for whatever NumPy, zipfile and Arrow raise if data are damaged."""
     try:
         yield
     except (DatasetError, ImportError):
         raise
     except Exception as error:
-        raise DatasetError(f"{path} cannot be read as {kind}: {error!r}") from error
+        raise DatasetError(f"{name} cannot be read as {kind}: {error!r}") from error
 
 
-def _pandas(table: Any) -> Any:
-    """Return an Arrow table, or a data frame of polars, as one of pandas; an index that pandas stored is left out."""
-    require("pandas", "reading tables")
-    table = require("pyarrow", "reading tables").table(table)
-    return table.select([name for name in table.column_names if not name.startswith("__index_level_")]).to_pandas()
+def _without_index(table: Any) -> Any:
+    """Return an Arrow table without the index of a data frame of pandas."""
+    index = (table.schema.pandas_metadata or {}).get("index_columns", [])
+    names = enumerate(table.column_names)
+    return table.select([k for k, name in names if name not in index and not name.startswith("__index_level_")])
 
 
 def _line(path: Path, separator: str, row: int) -> str:

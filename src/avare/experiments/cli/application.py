@@ -8,24 +8,23 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.text import Text
 
 import avare
 from avare import _validation as validation
-from avare import datasets, problems, samplers
+from avare import problems, samplers
 from avare._interrupts import INTERRUPTED
-from avare.cli.output import Bar, Display, console, say, show
-from avare.datasets.files import LIMIT, check_folder
-from avare.experiments import base
+from avare.experiments import base, datasets
 from avare.experiments.base import RUNS, Experiment, Request, Summary
+from avare.experiments.cli.output import Bar, Display, console, say, show
 from avare.experiments.comparison import compare as compare_samplers
 from avare.experiments.data import Data, obtain, prepared
+from avare.experiments.datasets.files import LIMIT, check_folder
 from avare.experiments.diagnosis import diagnose as diagnose_data
-from avare.experiments.document import Table
+from avare.experiments.document import Table, printable
+from avare.experiments.report import write as write_report
 from avare.experiments.runner import execute
 from avare.experiments.sgd_runs import RULES, OwnSteps
 from avare.experiments.store import Store, merged
-from avare.report import write as write_report
 
 application = typer.Typer(
     help="Adaptive importance sampling for stochastic gradients: the paper's experiments, and your data.",
@@ -87,7 +86,7 @@ def run(arguments: list[str]) -> int:
         expected = usage is not None or isinstance(error, ValueError | TypeError | OSError | ImportError)
         if not expected or not text:
             text = f"{type(error).__name__}: {text} (--debug shows where)"
-        print(f"avare: {' '.join(text.split())}", file=sys.stderr)
+        print(f"avare: {printable(' '.join(text.split()))}", file=sys.stderr)
         return INTERRUPTED if isinstance(error, InterruptedError) else int(getattr(error, "exit_code", 1))
 
 
@@ -259,7 +258,7 @@ def _stored(store: Store) -> Iterator[None]:
 def _report(store: Path, out: Path) -> Path:
     screen = console(stderr=True)
     with screen.status("writing the report ..."):
-        return write_report(store, out, say=lambda line: screen.print(Text(f"avare: {line}"), soft_wrap=True))
+        return write_report(store, out, say=lambda line: say(screen, f"avare: {line}"))
 
 
 def _obtain(source: str, machine: bool, **options: Any) -> tuple[Data, str]:

@@ -1,7 +1,0 @@
-"""Data to train on: named datasets, checked and cached, and your own files."""
-
-from avare.datasets.catalogue import fetch, load, names, where
-from avare.datasets.dataset import Dataset, DatasetError
-from avare.datasets.reading import read
-
-__all__ = ["Dataset", "DatasetError", "fetch", "load", "names", "read", "where"]
