@@ -212,6 +212,25 @@ def test_resumes_to_the_same_batches_from_every_position(make: Callable[[], Any]
         assert rest == batches[position:], position
 
 
+class Epochs(Stream):
+    """A stream whose first value is its epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        return ({"value": 1.0 + self.epoch, "place": place} for place in range(8))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_each_epoch_reaches_the_stream_and_its_persistent_workers(workers: int) -> None:
+    loader = loader_of(Epochs(), pool=2, num_workers=workers, persistent_workers=workers > 0)
+    seen_epochs = [{float(value) for rows, *_ in loader for value in rows["value"]} for _ in range(3)]
+    assert seen_epochs == [{1.0}, {2.0}, {3.0}]
+
+
 def test_a_stream_with_a_state_reads_nothing_again() -> None:
     first = loader_of(Stateful())
     next(iter(first))

@@ -2,7 +2,8 @@
 
 An item of priority p is drawn with probability ``P_i = p_i^alpha / sum_j p_j^alpha``. Its weight is
 ``(n P_i)^-beta``, divided by the largest weight of any item in the buffer, which is ``(P_min / P_i)^beta``. The powers
-``p^alpha`` are the weights of a `WeightTree`: the total and the minimum are exact after any number of changes.
+``p^alpha`` are the weights of a `WeightTree`: the total and the minimum are exact after any number of changes. A
+priority above 0 can always be drawn: a power below 1e-290 counts as 1e-290.
 """
 
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from avare import _validation as validation
 from avare.state import Field, State
 from avare.structures import WeightTree
 from avare.structures.seeded_tree import SeededTree
+from avare.structures.weight_tree import SMALLEST_WEIGHT
 
 
 class Prioritized:
@@ -39,7 +41,7 @@ class Prioritized:
 
     Attributes
     ----------
-    capacity, alpha, beta, replacement
+    capacity, alpha, replacement
         The arguments.
 
     Examples
@@ -68,7 +70,7 @@ class Prioritized:
     ) -> None:
         self.capacity = validation.integer("capacity", capacity, at_least=1)
         self.alpha = validation.number("alpha", alpha, at_least=0.0)
-        self.beta = validation.number("beta", beta, at_least=0.0)
+        self.beta = beta
         self.replacement = validation.boolean("replacement", replacement)
         self._draws = SeededTree(WeightTree.zeros(self.capacity), seed)
         self.clear()
@@ -76,6 +78,15 @@ class Prioritized:
     def __len__(self) -> int:
         """The number of items, also of those with priority 0."""
         return min(self._added, self.capacity)
+
+    @property
+    def beta(self) -> float:
+        """How much the weights correct for the draws; it may change during training. O(1)."""
+        return self._beta
+
+    @beta.setter
+    def beta(self, value: float) -> None:
+        self._beta = validation.number("beta", value, at_least=0.0)
 
     @property
     def total(self) -> float:
@@ -124,9 +135,7 @@ class Prioritized:
         self._replace(*validation.indexed("priorities", priorities, places, most), "priorities")
 
     def _replace(self, places: NDArray[np.int64], priorities: NDArray[np.float64], name: str) -> None:
-        weights = priorities**self.alpha
-        if not self.alpha:
-            weights[priorities == 0.0] = 0.0
+        weights = np.where(priorities > 0.0, np.maximum(priorities**self.alpha, SMALLEST_WEIGHT), 0.0)
         self._draws.tree.require_bounded(f"{name} ** alpha", weights)
         self._draws.tree.replace(places, weights)
         self._highest = float(priorities.max(initial=self._highest))

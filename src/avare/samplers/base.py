@@ -81,6 +81,8 @@ class Sampler(ABC):
     """Whether the reported norms change what it draws."""
     grows: bool = False
     """Whether `append` and `retire` can change the set of examples."""
+    needs_all_norms: ClassVar[bool] = False
+    """Whether each draw needs the present norms of all examples, not only those of earlier batches."""
     follows_path: ClassVar[bool] = False
     """Whether a solver must call its method ``move(distance)`` with the length of each step."""
     needs: ClassVar[tuple[str, ...]] = ()

@@ -56,6 +56,8 @@ class Optimal(Sampler):
     Minimization. ICML 2015.
     """
 
+    needs_all_norms = True
+
     def __init__(
         self, n: int, batch_size: int = 128, *, norms: Norms | None = None, replacement: bool = False, seed: Seed = None
     ) -> None:

@@ -520,6 +520,14 @@ def _make(
 ) -> Sampler:
     """Build the sampler of a name, or check the one that was passed."""
     draws = ranks.draws
+    kind = type(sampler)
+    if isinstance(sampler, str):
+        kind = samplers.get(validation.choice("sampler", sampler, samplers.names()))
+    if kind.needs_all_norms:
+        raise ValueError(
+            f"sampler = {kind.__name__}: needs the norms of all examples before each draw, and a loader receives those "
+            "of batches; use Calibrated, or Static if you know the norms"
+        )
     if isinstance(sampler, Sampler):
         if options or replacement is not None or seed is not None:
             raise ValueError("sampler_options, replacement and seed are for a sampler given by its name")
@@ -527,7 +535,6 @@ def _make(
             if found != wanted:
                 raise ValueError(f"sampler has {name} = {found}: must have {wanted}, what this process draws")
         return sampler
-    kind = samplers.get(validation.choice("sampler", sampler, samplers.names()))
     for need in set(kind.needs) - set(options):
         raise ValueError(f"sampler = {sampler!r} needs {need}: pass sampler_options={{{need!r}: ...}}")
     if replacement is None:

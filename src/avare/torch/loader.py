@@ -224,6 +224,8 @@ class ImportanceLoader(DataLoader[Any]):
         # PyTorch draws a seed for workers; a resumed run has drawn that of this epoch before it was interrupted.
         with torch.random.fork_rng(devices=[], enabled=is_resumed):
             if isinstance(self._batches, StreamBatches):
+                if hasattr(self.dataset, "set_epoch"):
+                    self._iterator = None  # of persistent workers, which have copies of the stream in the last epoch
                 read = functools.partial(self._batches.load, super().__iter__)
                 batches = self._cursor.deliver(read, complete, lambda _: self._cursor.position)
             else:
