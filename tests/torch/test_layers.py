@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import avare.torch as avt
-from avare.torch.layers import registry
+from avare.torch.norms.layers import registry
 from per_example import Make, agree, batch, check_layer, draw_parameters, limited, losses, mlp
 
 # PyTorch warns where its vmap falls back to a loop, and about changes of its own.

@@ -4,7 +4,6 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numba
@@ -18,7 +17,7 @@ import avare
 import avare.torch as avt
 from avare.samplers.registry import example, get
 from laws import ordered_samples
-from loaders import CLASSES, Writer, changing_norms, forever, make_dataset, run, snapshot, through_a_file
+from loaders import CLASSES, changing_norms, forever, make_dataset, run, snapshot, through_a_file
 
 # Python warns about every fork of a process with threads, and torch has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -351,45 +350,18 @@ def test_refuses_what_was_never_drawn_and_names_it() -> None:
     assert snapshot(loader) == before
 
 
-def test_log() -> None:
+def test_measures() -> None:
     dataset = make_dataset(6)
     loader = avt.ImportanceLoader(dataset, 6, sampler="Avare", seed=0, batches_per_epoch=50)
-    writer = Writer()
-    loader.log(writer, 0)
-    assert set(writer.seen) == {"avare/floor", "avare/waiting"}  # before the first draw
-    for step, (_, index, weight) in enumerate(loader, start=1):
+    assert set(loader.measures()) == {"floor", "waiting"}  # before the first draw
+    for _, index, weight in loader:
         assert loader.measures()["waiting"] == 6
         loader.update(index, 1.0 + index)
-        loader.log(writer, step, prefix="train")
-        ess = float(weight.double().sum() ** 2 / (weight.double() ** 2).sum())
-        assert writer.seen["train/effective_sample_size"][-1] == pytest.approx((ess, step), rel=1e-6)
-    assert writer.seen["train/floor"][-1][0] == loader.importance_sampler.floor  # type: ignore[attr-defined]  # Avare's
-    assert writer.seen["train/gain"][-1] == (loader.gain, 50)
-    assert {value for value, _ in writer.seen["train/waiting"]} == {0.0}
-    uniform = avt.ImportanceLoader(dataset, 2, sampler="Uniform")
-    uniform.log(writer, 3, prefix="uniform")
-    assert "uniform/floor" not in writer.seen
-
-
-def test_writes_to_tensorboard(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from torch.utils.tensorboard import SummaryWriter
-
-    loader = avt.ImportanceLoader(make_dataset(20), 4, sampler="Avare", seed=0)
-    run(loader, 1, 8)
-    wanted = Writer()
-    with SummaryWriter(str(tmp_path)) as writer:
-        loader.log(writer, 8)
-        loader.log(wanted, 8)
-    found = EventAccumulator(str(tmp_path))
-    found.Reload()
-    names = ("gain", "floor", "effective_sample_size", "waiting")
-    assert set(found.Tags()["scalars"]) == {f"avare/{name}" for name in names} == set(wanted.seen)
-    for tag, ((value, _),) in wanted.seen.items():
-        (event,) = found.Scalars(tag)
-        assert event.step == 8
-        assert event.value == pytest.approx(value, rel=1e-6)  # float32
+        found, ess = loader.measures(), float(weight.double().sum() ** 2 / (weight.double() ** 2).sum())
+        assert found["effective_sample_size"] == pytest.approx(ess, rel=1e-6) and found["waiting"] == 0.0
+        assert found["floor"] == loader.importance_sampler.floor  # type: ignore[attr-defined]  # Avare's
+    assert found["gain"] == loader.gain
+    assert "floor" not in avt.ImportanceLoader(dataset, 2, sampler="Uniform").measures()
 
 
 # --- datasets and collate functions --------------------------------------------------------

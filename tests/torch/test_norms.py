@@ -193,7 +193,7 @@ def test_sequences(n: int, length: int, smoothing: float, at_a_time: int) -> Non
     features = torch.randn(n, length, 3, generator=generator, dtype=torch.float64)
     counts = (target != -100).sum(dim=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("avare.torch.norms._AT_A_TIME", at_a_time)
+        patch.setattr("avare.torch.norms.outputs._AT_A_TIME", at_a_time)
         options: dict[str, Any] = {"label_smoothing": smoothing}
         found = avt.output_norms(output, target, class_dim=-1, **options)
         second = avt.output_norms(output.movedim(-1, 1).contiguous(), target, **options)

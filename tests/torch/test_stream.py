@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 import avare.torch as avt
 from avare.structures.systematic import inclusion
-from avare.torch.pool_sizes import PoolSize
+from avare.torch.loading.pool_sizes import PoolSize
 from thread_ranks import Threads
 
 datasets: Any = pytest.importorskip("datasets", reason="Hugging Face datasets are not installed")

@@ -37,7 +37,7 @@ _CHILDREN = 1 << _BITS
 _TOGETHER = 256  # draws that go down together: their scratch stays in the fastest cache
 _LARGEST_SUM = 2.0**1023
 SMALLEST_WEIGHT = 1e-290
-"""A random number with 53 bits, times this, keeps its bits: a smaller total would be a subnormal number or nearly one."""
+"""Times this, a random number keeps its 53 bits. Below 2e-292 it loses some: the product is a subnormal number."""
 
 
 class _Arrays(NamedTuple):
@@ -130,7 +130,7 @@ class WeightTree(Structure):
         return where, what
 
     def require_bounded(self, name: str, values: NDArray[np.float64]) -> None:
-        """Raise a ``ValueError`` if the sum of n such weights might overflow, or be too small for its draws. O(size)."""
+        """Raise a ``ValueError`` if the sum of n such weights might overflow, or be too small to draw from. O(size)."""
         most = _LARGEST_SUM / self.n
         refuse_unless(values <= most, values, name, f"must be at most {most:g}, so that the sum does not overflow")
         is_exact = (values == 0.0) | (values >= SMALLEST_WEIGHT)

@@ -54,8 +54,10 @@ An example, with epochs of 3 units of which a worker loads one ahead:
 ['b', 'c']
 >>> [cursor.receive(), cursor.receive()], cursor.is_over
 (['b', 'c'], True)
->>> list(cursor.deliver(lambda: cursor.units(lambda: next(letters)), str.upper, "def".index)), cursor.epoch
-(['D', 'E', 'F'], 2)
+>>> list(cursor.deliver(lambda: cursor.units(lambda: next(letters)), lambda unit, _: unit.upper(), "def".index))
+['D', 'E', 'F']
+>>> cursor.epoch
+2
 """
 
 from collections import deque
@@ -113,7 +115,10 @@ class Cursor(Generic[Unit]):
         return self._units(draw, self._iteration)
 
     def deliver(
-        self, load: Callable[[], Iterator[Any]], complete: Callable[[Any], Any], place: Callable[[Any], int]
+        self,
+        load: Callable[[], Iterator[Any]],
+        complete: Callable[[Unit, Any], Any],
+        place: Callable[[Any], int],
     ) -> Iterator[Any]:
         """Begin an iteration of a consumer, and return its batches.
 
@@ -123,8 +128,8 @@ class Cursor(Generic[Unit]):
             Returns an iterator over the loaded units of a new iteration: it calls `units`, directly or
             through a ``DataLoader``.
         complete
-            Makes the batch of a loaded unit: the second stage. If it raises an error, the unit has not
-            been received, and the next attempt gets the same one.
+            Makes a batch of a unit and what was loaded for it: the second stage. If it raises an error, the unit has
+            not been received, and the next attempt gets the same one.
         place
             Returns the place of a loaded unit in its epoch, counted from 0.
         """
@@ -200,10 +205,10 @@ class Cursor(Generic[Unit]):
             yield unit
 
 
-def without_end(function: Callable[[Any], Any], argument: Any) -> Any:
+def without_end(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function. A ``StopIteration`` within it, which would end the epoch, becomes another error."""
     try:
-        return function(argument)
+        return function(*arguments)
     except StopIteration as error:
         raise RuntimeError("a dataset, collate function or score raised StopIteration: see the error above") from error
 
@@ -215,7 +220,7 @@ class Delivery(Iterator[Any]):
     _cursor: Cursor[Any]
     _iteration: int
     _loaded: Iterator[Any]
-    _complete: Callable[[Any], Any]
+    _complete: Callable[[Any, Any], Any]
     _place: Callable[[Any], int]
     _is_over: bool = False
     _held: Any = _NOTHING  # a loaded unit that has not become a batch yet
@@ -233,7 +238,7 @@ class Delivery(Iterator[Any]):
             self._cursor.finish()
             raise
         self._cursor.drop(self._place(self._held))
-        batch = without_end(self._complete, self._held)
+        batch = without_end(self._complete, self._cursor.ahead[0], self._held)
         self._held = _NOTHING
         self._cursor.receive()
         return batch

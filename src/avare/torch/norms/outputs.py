@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from avare import _validation as validation
-from avare.torch.cross_entropy import IGNORED, class_gradients, count_targets, plain_norms
+from avare.torch.norms.cross_entropy import IGNORED, class_gradients, count_targets, plain_norms
 
 LossFunction = Callable[[Tensor, Any], Tensor]
 """A function of outputs and targets that returns the loss of each example, or at each of its positions."""

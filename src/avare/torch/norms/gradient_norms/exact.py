@@ -8,11 +8,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from avare.torch.gradient_norms.capture import Capture
-from avare.torch.gradient_norms.survey import Place, parameters_of, survey
-from avare.torch.gradient_norms.uses import Recomputed, Use
-from avare.torch.layers.parts import Part, chunks, square_rows, squares
-from avare.torch.norms import NotFinite, check_not_finite, refuse_where
+from avare.torch.norms.gradient_norms.capture import Capture
+from avare.torch.norms.gradient_norms.survey import Place, parameters_of, survey
+from avare.torch.norms.gradient_norms.uses import Recomputed, Use
+from avare.torch.norms.layers.parts import Part, chunks, square_rows, squares
+from avare.torch.norms.outputs import NotFinite, check_not_finite, refuse_where
 
 
 class GradientNorms:

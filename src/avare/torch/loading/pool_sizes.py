@@ -3,16 +3,13 @@
 With c the time to train on an example over the time that a pool takes for one, and RE the relative error of the
 sampler's distribution, a step with a pool of kappa batches takes kappa + c, and its noise is proportional to
 1 + RE / kappa. The product is least at kappa = sqrt(c RE), and is less than without a pool if RE > 4c / (c - 1)^2: see
-`best_ratio`. `avare.torch.pool` measures both numbers during training.
+`best_ratio`. `avare.torch.loading.second_stage` measures both numbers during training.
 """
 
 import math
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from avare import _validation as validation
-
-if TYPE_CHECKING:
-    from avare.torch.pool import Pool
 
 LARGEST_RATIO = 5.0
 """The largest pool that "auto" draws, in batches."""
@@ -61,6 +58,29 @@ def best_ratio(
     return ratio if pays and ratio > 1.0 else 1.0
 
 
+class PoolMeasures(Protocol):
+    """What a rule may know; numbers that were not measured yet are NaN. `SecondStage` provides it."""
+
+    scored: int
+    """How many pools have been scored."""
+    is_reported: bool
+    """Whether the consumer has reported norms."""
+    largest_ratio: float
+    """The most batches that a pool can have."""
+
+    @property
+    def cost_ratio(self) -> float:
+        """c: the time to train on an example, over the time that a pool takes for one."""
+
+    @property
+    def relative_error(self) -> float:
+        """The relative error of the sampler's distribution, from recent scores."""
+
+    @property
+    def possible_gain(self) -> float:
+        """Uniform's second moment over the least, from recent scores."""
+
+
 class PoolSize:
     """How large the next pool is: always the same number of batches.
 
@@ -80,10 +100,10 @@ class PoolSize:
         self.probe = self.ratio
         """The size of the pools that are drawn now and then while there is none."""
 
-    def observe(self, pool: "Pool", unit_error: float) -> None:
+    def observe(self, pool: PoolMeasures, unit_error: float) -> None:
         """Learn from a pool, or a batch, whose norms are known; ``unit_error`` is its own relative error."""
 
-    def interval(self, pool: "Pool") -> float:
+    def interval(self, pool: PoolMeasures) -> float:
         """Return every how many batches a pool is drawn while there is none, and no norms are reported."""
         return math.inf
 
@@ -114,7 +134,7 @@ class AutomaticSize(PoolSize):
         super().__init__(_PROBE)
         self.load([0.0, 1.0, _WITH_POOLS])
 
-    def observe(self, pool: "Pool", unit_error: float) -> None:
+    def observe(self, pool: PoolMeasures, unit_error: float) -> None:
         """Decide again."""
         uniform, cost = pool.possible_gain - 1.0, pool.cost_ratio
         if pool.scored < FIRST_POOLS or not (uniform > 0.0 and cost > 0.0):  # also if one is not known
@@ -127,7 +147,7 @@ class AutomaticSize(PoolSize):
         margin = 1.0 if self.ratio > 1.0 else _MARGIN  # so that a pool is not switched on and off again
         self.ratio = best_ratio(self._with * uniform, cost, most, self._without * uniform, margin)
 
-    def interval(self, pool: "Pool") -> float:
+    def interval(self, pool: PoolMeasures) -> float:
         """Return 2 for the first batches, then twice as many each time, up to what costs one per cent of the time.
 
         A pool that does not pay yet may soon do so: norms are alike in a net that has not been trained.

@@ -13,8 +13,8 @@ from avare import _validation as validation
 from avare.state import Field, State, checksum
 from avare.structures import WeightTree
 from avare.structures.seeded_tree import SeededTree
-from avare.torch.checkpoint import as_array, with_arrays, with_tensors
-from avare.torch.distributed import Mode, Ranks
+from avare.torch.loading.ranks import Mode, Ranks
+from avare.torch.loading.tensors import as_array, with_arrays, with_tensors
 
 _AHEAD = 256  # indices that iteration draws at a time
 
