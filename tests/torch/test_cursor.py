@@ -18,7 +18,7 @@ def check(cursor: Cursor[Any]) -> None:
     assert cursor.epoch >= 0, cursor.state()
     assert 0 <= cursor.position <= cursor.drawn <= cursor.length, cursor.state()
     assert cursor.keep is None or len(cursor.ahead) <= cursor.keep, cursor.state()
-    assert cursor.drawn > 0 or not cursor._started, cursor.state()
+    assert cursor.drawn > 0 or not cursor.has_started, cursor.state()
 
 
 class Source:
@@ -270,7 +270,7 @@ def test_check_finds_every_violation(attribute: str, value: Any) -> None:
 
 def test_check_finds_a_consumer_that_started_before_any_draw() -> None:
     cursor: Cursor[int] = Cursor(3)
-    cursor._started = True
+    cursor.has_started = True
     with pytest.raises(AssertionError):
         check(cursor)
 

@@ -137,9 +137,7 @@ class Shift(nn.Module):
         return self.offset + self.power * x.square()
 
 
-def test_a_registered_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))
-    monkeypatch.setattr(registry, "_REFUSALS", dict(registry._REFUSALS))
+def test_a_registered_layer() -> None:
     with pytest.raises(ValueError, match=r"no rule is known for .* model \(Shift\).*register adds a rule"):
         avt.GradientNorms(Shift())
 

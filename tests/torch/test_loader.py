@@ -261,9 +261,13 @@ def test_an_earlier_iteration_does_not_return_what_it_has_drawn() -> None:
 def test_all_batches_taken_one_by_one() -> None:
     loader = avt.ImportanceLoader(make_dataset(50), 8)
     batches = iter(loader)
-    for _ in range(7):
+    for taken in range(7):
+        assert (loader.received, loader.is_over) == (taken, False)
         next(batches)
-    assert len(list(loader)) == 7  # a new epoch, without asking for the end of the first
+    assert loader.is_over and len(list(loader)) == 7  # a new epoch, without asking for the end of the first
+    next(iter(loader))
+    loader.finish_epoch()
+    assert (loader.received, loader.epoch) == (0, 3)
 
 
 # --- updates -------------------------------------------------------------------------------

@@ -67,8 +67,9 @@ def test_unbiased_with_every_sampler(name: str) -> None:
     if isinstance(sampler, avare.Passes):
         twin = copy.deepcopy(sampler)
         twin.sample(3)  # begins a pass: how many it keeps depends on the size of the pool
-        count = int(twin._progress[1])
-        p, plain = twin._kept / count, True
+        state = twin.state_dict()
+        count = int(state["progress"][1])
+        p, plain = state["kept"] / count, True
         law = two_stages.thinned_law(p, count, 3)
     weights = {s: np.full(3, 5 / 3) if name == "Uniform" else avare.batch_weights(p[list(s)], plain) for s in law}
     mean, outcomes = 0.0, []

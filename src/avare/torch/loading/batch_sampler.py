@@ -232,7 +232,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     def retire(self, index: Values) -> None:
         """Never draw some examples again, from the next draw on: see `avare.Sampler.retire`.
 
-        Batches that were drawn ahead may still contain them. All ranks must call it with the same index, after the same
+        Prefetched batches may still contain them. All ranks must call it with the same index, after the same
         batch.
         """
         self._refuse_parts()
@@ -244,10 +244,10 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         self._resize_pool()
 
     def fail(self) -> None:
-        """Take part in the next `update` of the other ranks with an error, so that they do not wait.
+        """Send a failure marker, so that the other ranks raise an error from `update` instead of hanging.
 
-        For a rank that has received a batch and, because of an error, does not call `update` for it, and does not end
-        either. The others then raise an error from their `update`, and nothing changes on any rank.
+        Call it on a rank that has received a batch and, because of an error, will not call `update` for it. Nothing
+        changes on any rank.
         """
         self.ranks.refuse()
 
@@ -311,7 +311,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         return with_tensors({**state, "checksum": states.checksum(state)})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a saved state: the next iteration continues its epoch, batches drawn ahead first.
+        """Resume from a saved state: the next iteration continues its epoch, prefetched batches first.
 
         A state saved with different arguments, or a damaged one, is a ``ValueError``, and nothing changes.
         """

@@ -1,4 +1,4 @@
-"""One cursor for all loaders: where an epoch is, what was drawn ahead, what the consumer has received.
+"""One cursor for all loaders: where an epoch is, what was prefetched, what the consumer has received.
 
 A loader draws *units*, loads their examples, and gives the consumer one batch per unit. A unit is a batch, or a
 pool, of which a second stage chooses the batch when the pool is received: the cursor stores units and never looks
@@ -94,7 +94,8 @@ class Cursor(Generic[Unit]):
         """The unit received last; None if there is none since the start, or since a state was loaded."""
         self.ended: Callable[[], None] | None = None
         """Called at the end of each epoch, if it is not None."""
-        self._started = False
+        self.has_started = False
+        """Whether a unit has been received from the current iteration."""
         self._iteration = 0  # a number that identifies the current iteration
 
     @property
@@ -109,7 +110,7 @@ class Cursor(Generic[Unit]):
 
     def units(self, draw: Callable[[], Unit]) -> Iterator[Unit]:
         """Begin an iteration, and return its units: those ahead, then what ``draw`` returns."""
-        if self._started or self.is_over:
+        if self.has_started or self.is_over:
             self.finish()
         self._iteration += 1
         return self._units(draw, self._iteration)
@@ -133,7 +134,7 @@ class Cursor(Generic[Unit]):
         place
             Returns the place of a loaded unit in its epoch, counted from 0.
         """
-        if self.is_over and not self._started:
+        if self.is_over and not self.has_started:
             self.finish()
             return iter(())
         loaded = load()  # which begins an iteration
@@ -141,7 +142,7 @@ class Cursor(Generic[Unit]):
 
     def receive(self) -> Unit:
         """Count the oldest unit ahead as received, and return it."""
-        self._started = True
+        self.has_started = True
         self.latest = self.ahead.popleft()
         return self.latest
 
@@ -165,7 +166,7 @@ class Cursor(Generic[Unit]):
         self.epoch += 1
         self.drawn = 0
         self.ahead.clear()
-        self._started = False
+        self.has_started = False
         self._iteration += 1
 
     def state(self) -> tuple[int, int, list[Unit]]:
@@ -176,7 +177,7 @@ class Cursor(Generic[Unit]):
         """Continue from a saved state. The next iteration gives the rest of its epoch."""
         self.epoch, self.drawn, self.ahead = epoch, drawn, deque(ahead)
         self.latest = None
-        self._started = False
+        self.has_started = False
         self._iteration += 1
 
     def require(self, iteration: int) -> None:
@@ -199,7 +200,7 @@ class Cursor(Generic[Unit]):
                 self.drawn += 1
                 self.ahead.append(unit)
             if self.keep is not None:
-                self._started = True
+                self.has_started = True
                 while len(self.ahead) > self.keep:
                     self.ahead.popleft()
             yield unit

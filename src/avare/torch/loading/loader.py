@@ -49,16 +49,16 @@ class ImportanceLoader(DataLoader[Any]):
     - By default, `avare.Passes`: shuffled passes, thinned by remembered norms. With `score`, with
       ``replacement=True`` or with ``sampler_options`` other than ``least``, which `Passes` cannot do, the default is
       `avare.Calibrated`, which learns how far an old norm can be trusted.
-    - Samplers whose smallest probability falls with the number of steps (`Calibrated` and `Avare`) get
-      ``p_min = 1 / (5 n)``, a floor that lasts, unless ``sampler_options`` has ``p_min`` or ``c``: the
-      step sizes of nets stay large, so that old norms become stale.
+    - The smallest probability of `Calibrated` and `Avare` falls with the number of steps. Here they get
+      ``p_min = 1 / (5 n)``, a floor that lasts, unless ``sampler_options`` has ``p_min`` or ``c``. The
+      step sizes of nets stay large, so old norms become stale.
     - Draws within a batch are without replacement, if the sampler can do that.
 
-    With workers, batches are drawn ahead: batch k is drawn just before batch k - L is returned,
+    With workers, batches are prefetched: batch k is drawn just before batch k - L is returned,
     L = num_workers * prefetch_factor, whatever the speed of the workers. The weights of a batch use the
     probabilities with which it was drawn, so drawing ahead causes no bias.
 
-    Each iteration is a new epoch. Batches that were drawn ahead and not received are then dropped. An
+    Each iteration is a new epoch. Batches that were prefetched and not received are then dropped. An
     iteration continues the epoch if no batch has been received since it began or a state was loaded.
 
     Parameters
@@ -217,7 +217,7 @@ class ImportanceLoader(DataLoader[Any]):
         return self._source.cursor.is_over
 
     def finish_epoch(self) -> None:
-        """End the epoch: batches that were drawn ahead are dropped, and the next iteration is a new epoch."""
+        """End the epoch: prefetched batches are dropped, and the next iteration is a new epoch."""
         self._source.cursor.finish()
 
     def __len__(self) -> int:
@@ -275,16 +275,17 @@ class ImportanceLoader(DataLoader[Any]):
         self._remembering.retire(index)
 
     def fail(self) -> None:
-        """Tell the other ranks that this one cannot report its norms: see `AvareBatchSampler.fail`."""
+        """Make the other ranks raise an error instead of hanging: see `AvareBatchSampler.fail`."""
         self._remembering.fail()
 
     def measures(self) -> dict[str, float]:
         """Return measurements by name, without those that are not known yet. O(n), microseconds for a million examples.
 
-        ``gain``; ``floor``, the smallest probability, if the sampler has one; ``effective_sample_size``
-        of the weights of the last batch received, at most the batch size; ``waiting``, how many examples have
-        been drawn and not reported since, unless only scores are reported. With `score` also
-        ``pool_ratio``, ``relative_error`` and ``cost_ratio``.
+        - ``gain``: see `gain`.
+        - ``floor``: the smallest probability, if the sampler has one.
+        - ``effective_sample_size``: of the weights of the last batch received, at most the batch size.
+        - ``waiting``: how many examples have been drawn and not reported since, unless only scores are reported.
+        - With `score` also ``pool_ratio``, ``relative_error`` and ``cost_ratio``.
         """
         return self._source.measures()
 

@@ -1,7 +1,7 @@
 """How large a pool is, in batches: always the same, as large as pays, or by a rule of your own.
 
-With c the time to train on an example over the time that a pool takes for one, and RE the relative error of the
-sampler's distribution, a step with a pool of kappa batches takes kappa + c, and its noise is proportional to
+Let c be the time to train on an example over the time that a pool takes for one, and RE the relative error of the
+sampler's distribution. A step with a pool of kappa batches takes a time of kappa + c, and its noise is proportional to
 1 + RE / kappa. The product is least at kappa = sqrt(c RE), and is less than without a pool if RE > 4c / (c - 1)^2: see
 `best_ratio`. `avare.torch.loading.second_stage` measures both numbers during training.
 """

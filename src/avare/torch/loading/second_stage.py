@@ -51,7 +51,7 @@ Loaded: TypeAlias = tuple[Any, Pairs]
 Take: TypeAlias = Callable[[Sequence[Loaded], NDArray[np.int64] | None], Any]
 """A function that makes a batch of the rows at some places of loaded examples, or of all."""
 _DECAY = 0.8  # of the moments, per observation
-_DECAY_APART = 0.5  # ... that was made many batches after the one before
+_DECAY_LATE = 0.5  # ... that was made many batches after the one before
 _SMALLEST, _LARGEST = 1e-140, 1e140  # other scores count as these in the moments: their squares stay in range
 
 
@@ -293,10 +293,10 @@ class SecondStage:
 
     def observe(self, batch: Batch, norms: Floats) -> None:
         """Learn from a pool or a batch of all ranks whose norms are known."""
-        apart = self.ratio == 1.0 and self._since == 0
+        is_late = self.ratio == 1.0 and self._since == 0
         if self.scored >= FIRST_POOLS:  # before that, pools are drawn to measure what they cost
             self._since = 0
-        decay = _DECAY_APART if apart else _DECAY
+        decay = _DECAY_LATE if is_late else _DECAY
         own, total = _add_moments(self._moments, decay, self._n, batch.weights, batch.probabilities, norms)
         self.size.observe(self, own / total**2 - 1.0 if total > 0.0 else 0.0)
 

@@ -60,8 +60,8 @@ def output_norms(
     class_dim : int, default=1
         For "cross_entropy": the dimension of the classes. -1 for logits of shape (batch, time, vocabulary).
     reduction : {"sum", "mean", "all"}, default="sum"
-        What the loss of an example is: the "sum" over its positions or entries that count, the "mean" over them, or
-        their sum divided by the number of "all" that count in the batch. Your own loss has its own.
+        What the loss of an example is: the "sum" over its positions or entries that count, or their "mean". "all":
+        their sum, divided by the number of all that count in the batch. Your own loss has its own reduction.
     not_finite : {"raise", "keep"}, default="raise"
         "raise" an error if the output, or the target, is not finite, or "keep" a norm that is not finite
         either, for ``loader.update(index, norms, not_finite="skip")``.
