@@ -3,7 +3,8 @@
 import math
 
 from avare import _validation as validation
-from avare.torch.loading.pool_sizes import PoolMeasures, PoolSize
+from avare.torch.loading.measures import PoolMeasures
+from avare.torch.loading.pool_sizes import PoolSize
 
 _INTERVAL = 100.0  # batches: while it is inactive, one is drawn from a pool, if no norms are reported
 

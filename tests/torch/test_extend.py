@@ -123,7 +123,7 @@ def test_pools_and_passes_follow() -> None:
     loader.extend()
     loader.retire([0, 1])
     run_without_norms(loader, 60)
-    assert loader.batch_sampler.stage.largest_ratio == 4.5
+    assert loader.batch_sampler.stage.measured.largest_ratio == 4.5
     found = {i for _ in range(8) for _, index, _ in loader for i in index.tolist()}
     assert found == set(range(2, 20))
 

@@ -246,11 +246,11 @@ def test_the_clock_waits_for_any_accelerator(monkeypatch: pytest.MonkeyPatch) ->
         return 1.0 + batch[0]
 
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    monkeypatch.setattr("avare.torch.loading.costs.ACCELERATOR", Device)
+    monkeypatch.setattr("avare.torch.loading.measures.ACCELERATOR", Device)
     loader = avt.ImportanceLoader(TensorDataset(torch.arange(100.0)), 10, score=slow, seed=0, batches_per_epoch=10**9)
     for _ in itertools.islice(loader, 24):
         now[0] += 0.07
-    assert len(waits) == loader.batch_sampler.stage.scored > 0
+    assert len(waits) == loader.batch_sampler.stage.measured.scored > 0
     assert loader.measures().get("cost_ratio", math.nan) == pytest.approx(7.0)
 
 

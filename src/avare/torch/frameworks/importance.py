@@ -8,8 +8,8 @@ from torch.utils.data import DataLoader, default_collate
 
 from avare._randomness import Seed
 from avare.samplers import Sampler
-from avare.torch.loading.costs import ACCELERATOR
 from avare.torch.loading.loader import ImportanceLoader
+from avare.torch.loading.measures import ACCELERATOR
 from avare.torch.loading.ranks import Mode
 from avare.torch.loading.second_stage import Score
 from avare.torch.loading.weighted_batches import check_dataset

@@ -141,6 +141,11 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         self._build = partial(build_sampler, self.ranks, sampler, options, replacement)
         self._is_by_name = isinstance(sampler, str)
         self.sampler = self._build(self.ranks.n, seed)
+        if self.sampler.needs_all_norms:  # norms that nobody has reported would count as 0
+            raise ValueError(
+                f"sampler = {type(self.sampler).__name__}: needs the norms of all examples before each draw, and a "
+                "loader receives those of batches; use Calibrated, or Static if you know the norms"
+            )
         self._known = np.zeros(self.ranks.n, dtype=np.int8)
         self._steps = self._fingerprint = 0
         self._samplers = {"sampler": self.sampler}
@@ -199,7 +204,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         find = partial(self._checked, index, norms, not_finite)
         indices, values, _ = self.ranks.gather(find, self._fingerprint, self._received)
         if self.stage is not None:
-            self.stage.is_reported = True
+            self.stage.measured.is_reported = True
         self._take_in(indices, values)
         if self.cursor.keep is not None:
             self.cursor.receive_until(lambda draw: np.array_equal(draw.indices, indices))
@@ -253,8 +258,9 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
     def deliver(self, read: Callable[[], Iterator[Any]], take: Take) -> Iterator[Any]:
         """Begin an iteration, and return its batches: see `avare.torch.loading.second_stage.Source`."""
-        complete = _without_stage if self.stage is None else partial(self.stage.complete, self, take)
-        return self.cursor.deliver(read, complete, _place_of)
+        stage = self.stage
+        complete = (lambda _, loaded: as_triple(loaded)) if stage is None else partial(stage.complete, self, take)
+        return self.cursor.deliver(read, complete, lambda loaded: loaded[1].place)
 
     def pool_of(self, unit: Draw, loaded: Loaded) -> Pool:
         """Return the pool of a unit that was loaded."""
@@ -500,14 +506,6 @@ def spread(number: NDArray[np.float64], remembered: NDArray[np.float64]) -> NDAr
     if known.any() and 0.0 <= number < math.inf:  # otherwise the number itself is refused
         norms[known] = remembered[known] * (1.0 + number / remembered[known].mean()) / 2.0
     return norms
-
-
-def _without_stage(_: Draw, loaded: Loaded) -> Any:
-    return as_triple(loaded)
-
-
-def _place_of(loaded: Loaded) -> int:
-    return loaded[1].place
 
 
 def _are_plain(index: Any, norms: Any) -> bool:

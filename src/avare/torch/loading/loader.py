@@ -16,7 +16,7 @@ from avare._randomness import Seed
 from avare.samplers import Sampler
 from avare.state import State
 from avare.torch.loading.batch_sampler import AvareBatchSampler, InUpdate, Values
-from avare.torch.loading.costs import ACCELERATOR, Timed
+from avare.torch.loading.measures import ACCELERATOR, Timed
 from avare.torch.loading.pool_sizes import PoolSize
 from avare.torch.loading.ranks import Mode
 from avare.torch.loading.second_stage import Loaded, Score, Source, StageOptions
@@ -230,7 +230,7 @@ class ImportanceLoader(DataLoader[Any]):
         with torch.random.fork_rng(devices=[], enabled=is_resumed):
             batches = self._source.deliver(self._read, self._take)
         if stage is not None:
-            batches = Timed(stage.costs, batches)
+            batches = Timed(stage.measured, batches)
         if not self._moves_batches:
             return batches
         from avare.torch.accelerate import Prepared

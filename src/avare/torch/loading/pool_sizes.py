@@ -3,20 +3,18 @@
 Let c be the time to train on an example over the time that a pool takes for one, and RE the relative error of the
 sampler's distribution. A step with a pool of kappa batches takes a time of kappa + c, and its noise is proportional to
 1 + RE / kappa. The product is least at kappa = sqrt(c RE), and is less than without a pool if RE > 4c / (c - 1)^2: see
-`best_ratio`. `avare.torch.loading.second_stage` measures both numbers during training.
+`best_ratio`. `avare.torch.loading.measures` has both numbers during training.
 """
 
 import math
-from typing import Protocol
 
 from avare import _validation as validation
+from avare.torch.loading.measures import FIRST_POOLS, PoolMeasures
 
 LARGEST_RATIO = 5.0
 """The largest pool that "auto" draws, in batches."""
 LEAST_RATIO = 1.25
 """The smallest pool that "auto" draws, in batches."""
-FIRST_POOLS = 5
-"""Pools before the first decision of "auto"."""
 _MOST_EXTRA = 0.5  # of the time of a step without a pool, which "auto" may spend on pools
 _MARGIN = 0.9  # of the time and noise without a pool: a pool that takes more is not switched on
 _WITH_POOLS = 0.5  # the part of uniform's relative error that a sampler is expected to have, until it is measured
@@ -56,29 +54,6 @@ def best_ratio(
     ratio = min(max(math.sqrt(cost_ratio * relative_error), LEAST_RATIO), most)
     pays = (ratio + cost_ratio) * (1.0 + relative_error / ratio) < margin * cost_ratio * (1.0 + without)
     return ratio if pays and ratio > 1.0 else 1.0
-
-
-class PoolMeasures(Protocol):
-    """What a rule may know; numbers that were not measured yet are NaN. `SecondStage` provides it."""
-
-    scored: int
-    """How many pools have been scored."""
-    is_reported: bool
-    """Whether the consumer has reported norms."""
-    largest_ratio: float
-    """The most batches that a pool can have."""
-
-    @property
-    def cost_ratio(self) -> float:
-        """c: the time to train on an example, over the time that a pool takes for one."""
-
-    @property
-    def relative_error(self) -> float:
-        """The relative error of the sampler's distribution, from recent scores."""
-
-    @property
-    def possible_gain(self) -> float:
-        """Uniform's second moment over the least, from recent scores."""
 
 
 class PoolSize:

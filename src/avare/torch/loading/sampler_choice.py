@@ -37,7 +37,6 @@ def build_sampler(
     """Build the sampler of a name, or check the one that was passed."""
     draws = ranks.draws
     if isinstance(sampler, Sampler):
-        _require_learning_from_batches(type(sampler))
         if options or replacement is not None or seed is not None:
             raise ValueError("sampler_options, replacement and seed are for a sampler given by its name")
         for name, found, wanted in (("n", sampler.n, n), ("batch_size", sampler.batch_size, draws)):
@@ -45,7 +44,6 @@ def build_sampler(
                 raise ValueError(f"sampler has {name} = {found}: must have {wanted}, what this process draws")
         return sampler
     kind = samplers.get(validation.choice("sampler", sampler, samplers.names()))
-    _require_learning_from_batches(kind)
     for need in set(kind.needs) - set(options):
         raise ValueError(f"sampler = {sampler!r} needs {need}: pass sampler_options={{{need!r}: ...}}")
     if replacement is None:
@@ -59,12 +57,3 @@ def build_sampler(
     if ranks.is_sharded and isinstance(seed, int | np.integer):
         seed = np.random.SeedSequence(int(seed), spawn_key=(ranks.rank,))
     return samplers.build(sampler, n, draws, replacement=replacement, lasting_floor=True, seed=seed, **options)
-
-
-def _require_learning_from_batches(kind: type[Sampler]) -> None:
-    """Raise an error for a sampler that a loader cannot serve: norms that nobody reported would count as 0."""
-    if kind.needs_all_norms:
-        raise ValueError(
-            f"sampler = {kind.__name__}: needs the norms of all examples before each draw, and a loader receives those "
-            "of batches; use Calibrated, or Static if you know the norms"
-        )

@@ -24,7 +24,6 @@ fresh, and batches come straight from the sampler.
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -32,14 +31,14 @@ import torch
 from numpy.typing import NDArray
 
 from avare import _validation as validation
-from avare._compilation import kernel, lean
+from avare._compilation import kernel
 from avare._randomness import uniform_source
 from avare.batch import Batch
 from avare.state import Field, State, generator_to_text
 from avare.structures.systematic import choose
-from avare.torch.loading.costs import Costs
 from avare.torch.loading.cursor import Cursor
-from avare.torch.loading.pool_sizes import FIRST_POOLS, AutomaticSize, PoolSize
+from avare.torch.loading.measures import FIRST_POOLS, PoolMeasures
+from avare.torch.loading.pool_sizes import AutomaticSize, PoolSize
 from avare.torch.loading.tensors import as_array
 from avare.torch.loading.weighted_batches import Pairs, as_triple
 
@@ -50,9 +49,6 @@ Loaded: TypeAlias = tuple[Any, Pairs]
 """Examples as a worker sends them: collated, and with their indices and weights."""
 Take: TypeAlias = Callable[[Sequence[Loaded], NDArray[np.int64] | None], Any]
 """A function that makes a batch of the rows at some places of loaded examples, or of all."""
-_DECAY = 0.8  # of the moments, per observation
-_DECAY_LATE = 0.5  # ... that was made many batches after the one before
-_SMALLEST, _LARGEST = 1e-140, 1e140  # other scores count as these in the moments: their squares stay in range
 
 
 class Pool(NamedTuple):
@@ -109,8 +105,7 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
 
-@dataclass(frozen=True)
-class StageOptions:
+class StageOptions(NamedTuple):
     """The options of a loader for its second stage, checked."""
 
     score: Score
@@ -172,16 +167,12 @@ class SecondStage:
         whole: bool = False,
     ) -> None:
         self.size = options.size
-        self.scored = 0
-        """How many pools have been scored."""
-        self.is_reported = False
-        """Whether the consumer has reported norms."""
+        self.measured = PoolMeasures(batch_size, options.cost_ratio)
+        """What pools cost, and what they can save."""
         self.weights: NDArray[np.float32] | None = None
         """The weights of the last batch, if it was drawn from a pool."""
-        self.costs = Costs(options.cost_ratio)
         self._score, self._batch_size, self._whole = options.score, batch_size, whole
         self._since = 0  # batches that were drawn since a pool was, or norms were reported
-        self._moments = np.zeros(4)  # decaying sums: of 1, the second moments of uniform's and our draws, and the norms
         self._chosen: tuple[Any, NDArray[np.int64], NDArray[np.float32]] | None = None  # of a pool not yet made a batch
         self.resize(n, most)
         self._seed_with(generator)
@@ -189,8 +180,7 @@ class SecondStage:
     def resize(self, n: int, most: float) -> None:
         """Change the number of examples, and of those that a pool can have."""
         self._n, self._most = n, most
-        self.largest_ratio = most / self._batch_size
-        """The most batches that a pool can have."""
+        self.measured.largest_ratio = most / self._batch_size
 
     @property
     def ratio(self) -> float:
@@ -203,7 +193,7 @@ class SecondStage:
         self._since += 1
         if ratio > 1.0:
             self._since = 0
-        elif self._since >= self.size.interval(self):
+        elif self._since >= self.size.interval(self.measured):
             self._since, ratio = 0, self.size.probe
         return int(min(math.ceil(ratio * self._batch_size - 1e-9), self._most))
 
@@ -220,10 +210,9 @@ class SecondStage:
             return as_triple((take(pool.blocks, None), pairs))
         if self._chosen is None or self._chosen[0] is not loaded:
             score = functools.partial(self._scores, pool.blocks)
-            scores, costs = source.share(unit, score, self.costs.measure(self.scored))
+            scores, costs = source.share(unit, score, self.measured.costs())
             self._chosen = loaded, *self._draw(pool, scores)
-            self.costs.take(costs)
-            self.scored += 1
+            self.measured.take_costs(costs)
             source.learn(unit, scores)
         _, places, weights = self._chosen
         batch = take(pool.blocks, places)
@@ -237,7 +226,7 @@ class SecondStage:
 
     def _scores_of(self, batch: Any, size: int) -> Floats:
         """Call the score function, and check what it returns."""
-        self.costs.wait_for_device()
+        self.measured.wait_for_device()
         with torch.no_grad():
             found = self._score(batch)
         values, scores = as_array("score(batch)", found), np.empty(size)
@@ -258,57 +247,40 @@ class SecondStage:
         weights, own = pool.weights, pool.own
         before, after = own.start, len(weights) - own.stop
         choose(weights[own], scores[own], self.size.floor, self._source, before, after, places, drawn)
-        self.costs.note_pool(own.stop - own.start)
+        self.measured.note_pool(own.stop - own.start)
         self.weights = drawn
         return places, drawn
 
     @property
-    def relative_error(self) -> float:
-        """The relative error of the sampler's distribution, from recent scores; NaN until there are any."""
-        count, _, own, norm = self._moments.tolist()  # faster than numbers of NumPy
-        return max(own / norm * (count / norm) - 1.0, 0.0) if norm > 0.0 else math.nan
-
-    @property
-    def possible_gain(self) -> float:
-        """Uniform's second moment over the least, from recent scores; NaN until there are any."""
-        count, uniform, _, norm = self._moments.tolist()
-        return uniform / norm * (count / norm) if norm > 0.0 else math.nan
-
-    @property
     def draws_passes(self) -> bool:
         """Whether batches are shuffled passes while there is no pool: nothing keeps the memory fresh."""
-        return self.size.shuffles and not self.is_reported
+        return self.size.shuffles and not self.measured.is_reported
 
     @property
     def gain(self) -> float:
         """Uniform's second moment over the next batch's; NaN until there are scores."""
-        if self.scored and self.ratio == 1.0 and self.draws_passes:
+        found = self.measured
+        if found.scored and self.ratio == 1.0 and self.draws_passes:
             return 1.0
-        return self.possible_gain / (1.0 + self.relative_error / self.ratio)
-
-    @property
-    def cost_ratio(self) -> float:
-        """The time to train on an example over the time that a pool takes for one; NaN until it is known."""
-        return self.costs.ratio(self._batch_size)
+        return found.possible_gain / (1.0 + found.relative_error / self.ratio)
 
     def observe(self, batch: Batch, norms: Floats) -> None:
         """Learn from a pool or a batch of all ranks whose norms are known."""
         is_late = self.ratio == 1.0 and self._since == 0
-        if self.scored >= FIRST_POOLS:  # before that, pools are drawn to measure what they cost
+        if self.measured.scored >= FIRST_POOLS:
             self._since = 0
-        decay = _DECAY_LATE if is_late else _DECAY
-        own, total = _add_moments(self._moments, decay, self._n, batch.weights, batch.probabilities, norms)
-        self.size.observe(self, own / total**2 - 1.0 if total > 0.0 else 0.0)
+        self.size.observe(self.measured, self.measured.observe(batch, self._n, norms, is_late=is_late))
 
     def measures(self) -> dict[str, float]:
         """Return what loaders log of the second stage, by name."""
-        return {"pool_ratio": self.ratio, "relative_error": self.relative_error, "cost_ratio": self.cost_ratio}
+        found = self.measured
+        return {"pool_ratio": self.ratio, "relative_error": found.relative_error, "cost_ratio": found.cost_ratio}
 
     def state(self) -> State:
         """Return all that must be saved, by the names of `fields`."""
         return {
-            "pool_moments": self._moments,
-            "pool_counts": np.array([self.scored, self._since, self.is_reported], dtype=np.int64),
+            "pool_moments": self.measured.moments,
+            "pool_counts": np.array([self.measured.scored, self._since, self.measured.is_reported], dtype=np.int64),
             "pool_size": np.array(self.size.state(), dtype=np.float64),
             "pool_generator": generator_to_text(self._generator),
         }
@@ -324,12 +296,12 @@ class SecondStage:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what `fields` declares, checked."""
-        self._moments = state["pool_moments"]
-        self.scored, self._since, is_reported = state["pool_counts"].tolist()
-        self.is_reported = bool(is_reported)
+        self.measured.moments = state["pool_moments"]
+        self.measured.scored, self._since, is_reported = state["pool_counts"].tolist()
+        self.measured.is_reported = bool(is_reported)
         self.size.load(state["pool_size"].tolist())
         self._seed_with(state["pool_generator"])
-        self.costs.clear()
+        self.measured.clear()
         self.weights = self._chosen = None
 
     def _seed_with(self, generator: np.random.Generator) -> None:
@@ -348,18 +320,3 @@ def _copy_valid(values, scores):
         scores[j] = values[j]
         wrong += not 0.0 <= scores[j] < np.inf
     return wrong == 0
-
-
-@lean
-def _add_moments(moments, decay, n, weights, probabilities, norms):
-    """Add a unit to the decaying sums; return its second moment, and its estimate of the sum of the norms."""
-    uniform, own, total = 0.0, 0.0, 0.0
-    for j in range(len(norms)):
-        norm = min(max(norms[j], _SMALLEST), _LARGEST) if norms[j] > 0.0 else 0.0
-        square = weights[j] * norm * norm
-        uniform += n * square
-        own += square / probabilities[j]
-        total += weights[j] * norm
-    for j, value in enumerate((1.0, uniform, own, total)):
-        moments[j] = decay * moments[j] + value
-    return own, total
