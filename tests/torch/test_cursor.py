@@ -257,24 +257,6 @@ def test_stop_iteration_of_a_function_is_an_error() -> None:
 # --- invariants ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("attribute", "value"), [("epoch", -1), ("drawn", 1), ("drawn", 9), ("keep", 1), ("ahead", [1, 2, 3, 4])]
-)
-def test_check_finds_every_violation(attribute: str, value: Any) -> None:
-    cursor = started()
-    check(cursor)
-    setattr(cursor, attribute, value)
-    with pytest.raises(AssertionError):
-        check(cursor)
-
-
-def test_check_finds_a_consumer_that_started_before_any_draw() -> None:
-    cursor: Cursor[int] = Cursor(3)
-    cursor.has_started = True
-    with pytest.raises(AssertionError):
-        check(cursor)
-
-
 class Plain:
     """The same, by a list of the units of the epoch with whether each was received."""
 

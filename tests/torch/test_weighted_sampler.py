@@ -149,6 +149,10 @@ def test_another_iterator_ends_the_pass_of_the_first(replacement: bool) -> None:
     assert len(inner) == 40 and (replacement or len(set(inner)) == 40)
     with pytest.raises(RuntimeError, match="another iteration has begun"):
         next(outer)
+    first, second = iter(sampler), iter(sampler)
+    whole = [next(first) for _ in range(40)]
+    rest = [next(second)]
+    assert list(first) == [] and len(whole) == len(rest + list(second))  # a complete pass ends as usual
     first, state = iter(sampler), sampler.state_dict()
     next(first)
     sampler.load_state_dict(state)

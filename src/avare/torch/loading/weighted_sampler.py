@@ -116,17 +116,19 @@ class WeightedSampler(Sampler[int]):
             self._take_back()
             self._begin(None if self.replacement else np.zeros(len(self.weights), dtype=np.bool_))
         self._resumes = False
-        current = self._pass
-        while self._given < self._length:
+        current, left = self._pass, self._length - self._given
+        while left > 0:
             if self._place == len(self._ahead) and not self._draw_ahead():
                 return  # weights that were set to zero are missing
             index = self._ahead[self._place]
             self._place += 1
             self._given += 1
+            left -= 1
             yield index
-            if self._pass != current:
+            if left > 0 and self._pass != current:
                 raise RuntimeError("another iteration has begun, or a state was loaded: this one cannot continue")
-        self._begin(None)
+        if self._pass == current:
+            self._begin(None)
 
     def draw(self, size: int) -> torch.Tensor:
         """Draw a batch for a loop of your own; without replacement, its indices are distinct. O(size log N).
