@@ -269,6 +269,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
     def share(self, unit: Draw, score: Callable[[], Floats], costs: Floats) -> tuple[Floats, Floats]:
         """Call ``score``, for this rank's examples; return the scores of all ranks, and their costs as rows."""
+        if self.ranks.is_alone:
+            return score(), costs[None]
         size = len(unit.indices)
         own, most = self.ranks.own(size), -(-size // self.ranks.copies)
         _, scores, of_ranks = self.ranks.gather(

@@ -21,7 +21,6 @@ between are shuffled passes, since nothing keeps the remembered norms fresh. If 
 fresh, and batches come straight from the sampler.
 """
 
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -209,8 +208,7 @@ class SecondStage:
             self.weights = None
             return as_triple((take(pool.blocks, None), pairs))
         if self._chosen is None or self._chosen[0] is not loaded:
-            score = functools.partial(self._scores, pool.blocks)
-            scores, costs = source.share(unit, score, self.measured.costs())
+            scores, costs = source.share(unit, lambda: self._scores(pool.blocks), self.measured.costs())
             self._chosen = loaded, *self._draw(pool, scores)
             self.measured.take_costs(costs)
             source.learn(unit, scores)
