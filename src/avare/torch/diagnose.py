@@ -68,11 +68,7 @@ class NormReport:
 
 
 def diagnose(
-    model: nn.Module,
-    loss_fn: LossFunction,
-    dataset: Any,
-    batch_size: int = 256,
-    **options: Any,
+    model: nn.Module, loss_fn: LossFunction, dataset: Any, batch_size: int = 256, **options: Any
 ) -> NormReport:
     """Measure what importance sampling can gain for a model in its present state.
 

@@ -262,10 +262,10 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         complete = (lambda _, loaded: as_triple(loaded)) if stage is None else partial(stage.complete, self, take)
         return self.cursor.deliver(read, complete, lambda loaded: loaded[1].place)
 
-    def pool_of(self, unit: Draw, loaded: Loaded) -> Pool:
-        """Return the pool of a unit that was loaded."""
+    def pool_of(self, unit: Draw, loaded: Loaded) -> Pool | None:
+        """Return the pool of a unit that was loaded; None if it is a batch, on all ranks."""
         size = len(unit.indices)
-        return Pool([loaded], loaded[1], unit.weights, self.ranks.own(size), size == self.ranks.draws)
+        return None if size == self.ranks.draws else Pool([loaded], loaded[1], unit.weights, self.ranks.own(size))
 
     def share(self, unit: Draw, score: Callable[[], Floats], costs: Floats) -> tuple[Floats, Floats]:
         """Call ``score``, for this rank's examples; return the scores of all ranks, and their costs as rows."""

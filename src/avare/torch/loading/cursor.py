@@ -116,10 +116,7 @@ class Cursor(Generic[Unit]):
         return self._units(draw, self._iteration)
 
     def deliver(
-        self,
-        load: Callable[[], Iterator[Any]],
-        complete: Callable[[Unit, Any], Any],
-        place: Callable[[Any], int],
+        self, load: Callable[[], Iterator[Any]], complete: Callable[[Unit, Any], Any], place: Callable[[Any], int]
     ) -> Iterator[Any]:
         """Begin an iteration of a consumer, and return its batches.
 

@@ -51,18 +51,16 @@ Take: TypeAlias = Callable[[Sequence[Loaded], NDArray[np.int64] | None], Any]
 
 
 class Pool(NamedTuple):
-    """A loaded unit: a pool, or just a batch."""
+    """A pool that was loaded."""
 
     blocks: Sequence[Loaded]
     """The examples of this rank, in one block or in several."""
     pairs: Pairs
-    """Their indices, and their weights if they are a batch."""
+    """Their indices."""
     weights: Floats
     """The weights of the whole pool, of all ranks, for the sum over all examples."""
     own: slice
     """The part of this rank."""
-    is_batch: bool
-    """Whether it is no larger than a batch, and so no rank draws from it."""
 
 
 class Source(Protocol):
@@ -83,8 +81,8 @@ class Source(Protocol):
     def deliver(self, read: Callable[[], Iterator[Any]], take: Take) -> Iterator[Any]:
         """Begin an iteration of a consumer, and return its batches. ``read`` begins to load units."""
 
-    def pool_of(self, unit: Any, loaded: Any) -> Pool:
-        """Return the pool of a unit that was loaded."""
+    def pool_of(self, unit: Any, loaded: Any) -> Pool | None:
+        """Return the pool of a unit that was loaded; None if ``loaded`` is a batch, on all ranks."""
 
     def share(self, unit: Any, score: Callable[[], Floats], costs: Floats) -> tuple[Floats, Floats]:
         """Call ``score``, for this rank's examples; return the scores of all ranks, and their costs as rows."""
@@ -203,10 +201,9 @@ class SecondStage:
         raises an error, the next call takes the same examples.
         """
         pool = source.pool_of(unit, loaded)
-        pairs = pool.pairs
-        if pool.is_batch:
+        if pool is None:
             self.weights = None
-            return as_triple((take(pool.blocks, None), pairs))
+            return as_triple(loaded)
         if self._chosen is None or self._chosen[0] is not loaded:
             scores, costs = source.share(unit, lambda: self._scores(pool.blocks), self.measured.costs())
             self._chosen = loaded, *self._draw(pool, scores)
@@ -215,7 +212,7 @@ class SecondStage:
         _, places, weights = self._chosen
         batch = take(pool.blocks, places)
         self._chosen = None
-        return as_triple((batch, Pairs(pairs.indices[places], weights)))
+        return as_triple((batch, Pairs(pool.pairs.indices[places], weights)))
 
     def _scores(self, blocks: Sequence[Loaded]) -> Floats:
         """Score block after block, with the model as it is now."""

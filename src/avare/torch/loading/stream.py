@@ -105,8 +105,11 @@ class StreamBatches:
 
     def _complete(self, take: Take, unit: int, blocks: list[Loaded]) -> Any:
         """Make the batch of a pool, and count what was read."""
-        found = self.stage.complete(self, take, unit, blocks)
         sizes = [len(pairs) for _, pairs in blocks]
+        loaded: Any = blocks
+        if sum(sizes) <= self.ranks.batch_size:  # as a batch, without a second draw
+            loaded = take(blocks, None), self._pairs(sum(sizes))
+        found = self.stage.complete(self, take, unit, loaded)
         self._blocks += len(blocks)
         self._examples += sum(sizes)
         is_short = len(blocks) < unit or sizes[-1] < self.ranks.batch_size
@@ -117,11 +120,12 @@ class StreamBatches:
         """Return the place of a pool in its epoch: a stream loses none."""
         return self.cursor.position
 
-    def pool_of(self, unit: int, loaded: list[Loaded]) -> Pool:
-        """Return the pool of some blocks, in which all examples have the same weight."""
-        size, batch_size = sum(len(pairs) for _, pairs in loaded), self.ranks.batch_size
-        pairs = Pairs(self._examples + np.arange(size), np.ones(size, dtype=np.float32))
-        return Pool(loaded, pairs, np.full(size, batch_size / size), slice(0, size), size <= batch_size)
+    def pool_of(self, unit: int, loaded: list[Loaded] | Loaded) -> Pool | None:
+        """Return the pool of some blocks, in which all examples have the same weight; None for a batch."""
+        if isinstance(loaded, tuple):
+            return None
+        size = sum(len(pairs) for _, pairs in loaded)
+        return Pool(loaded, self._pairs(size), np.full(size, self.ranks.batch_size / size), slice(0, size))
 
     def share(self, unit: int, score: Callable[[], Floats], costs: Floats) -> tuple[Floats, Floats]:
         """Return the scores and costs of this rank: each draws from its own pool."""
@@ -131,6 +135,10 @@ class StreamBatches:
         """Learn how large pools should be; no example comes again."""
         size = len(scores)
         self.stage.observe(Batch(np.arange(size), np.full(size, 1.0 / size), np.ones(size)), scores)
+
+    def _pairs(self, size: int) -> Pairs:
+        """Return the next places in the stream, with weights of 1."""
+        return Pairs(self._examples + np.arange(size), np.ones(size, dtype=np.float32))
 
     def measures(self) -> dict[str, float]:
         """Return what loaders log, by name."""
