@@ -1,13 +1,15 @@
 """Compare the time of `avare.torch` with an older tree: `python benchmarks/before_after_torch.py --before OLD/src`.
 
-One process per tree runs the same cases, on one thread. They take turns, so that other work on the machine slows both.
-A case is repeated many times; the least and the median processor time of all turns count. Processes import what they
-need when they need it: `harness` is of this tree.
+Each case has a process of its own in each tree, on one thread: cases in one process would share caches, memory and
+random numbers. The two processes take turns, so that other work on the machine slows both. A case is repeated many
+times; the least and the median processor time of all turns count. Processes import what they need when they need it:
+`harness` is of this tree.
 """
 
 import argparse
 import contextlib
 import functools
+import importlib
 import itertools
 import json
 import math
@@ -35,6 +37,14 @@ def forever(loader: Any) -> Iterator[Any]:
     """Epoch after epoch."""
     while True:
         yield from loader
+
+
+def losses_and_norms() -> Any:
+    """The function, wherever a tree has it."""
+    for home in ("avare.torch.norms.cross_entropy", "avare.torch.cross_entropy"):
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(home).losses_and_norms
+    raise ImportError("no losses_and_norms in this tree")
 
 
 def loader_cases() -> Iterator[tuple[str, Case]]:
@@ -77,7 +87,6 @@ def norm_cases() -> Iterator[tuple[str, Case]]:
     import torch
 
     import avare.torch as avt
-    from avare.torch.cross_entropy import losses_and_norms
 
     def random(*shape: int) -> Any:
         return torch.randn(shape, generator=torch.Generator().manual_seed(0))
@@ -100,8 +109,8 @@ def norm_cases() -> Iterator[tuple[str, Case]]:
         words, tokens = random(8, time_, number), classes(number, 8, time_)
         shape = f"8 × {time_} × {number}"
         yield f"output_norms: {shape}", functools.partial(avt.output_norms, words, tokens, class_dim=-1)
-        yield f"losses_and_norms: {shape}", functools.partial(losses_and_norms, words, tokens)
-    yield "losses_and_norms: 64 × 10", functools.partial(losses_and_norms, small, target)
+        yield f"losses_and_norms: {shape}", functools.partial(losses_and_norms(), words, tokens)
+    yield "losses_and_norms: 64 × 10", functools.partial(losses_and_norms(), small, target)
 
 
 def step_cases() -> Iterator[tuple[str, Case]]:
@@ -165,18 +174,23 @@ def trainer_cases() -> Iterator[tuple[str, Case]]:
     yield "Trainer: 20 steps", case
 
 
-def work() -> None:
-    """Run cases as the parent asks: it sends a name and a number of calls, and gets seconds per call."""
+FAMILIES = (loader_cases, norm_cases, step_cases, trainer_cases)
+
+
+def work(wanted: str) -> None:
+    """Run a case as the parent asks: it sends numbers of calls, and gets seconds per call. Without a case, name all."""
     answers, sys.stdout = sys.stdout, sys.stderr
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     import torch
 
     torch.set_num_threads(1)
-    cases = dict(itertools.chain(loader_cases(), norm_cases(), step_cases(), trainer_cases()))
-    print(json.dumps(list(cases)), file=answers, flush=True)
+    found = ((name, case) for family in FAMILIES for name, case in family() if wanted in ("", name))
+    if not wanted:
+        print(json.dumps([name for name, _ in found]), file=answers, flush=True)
+        return
+    _, case = next(found)
     for line in sys.stdin:
-        name, count = json.loads(line)
-        case = cases[name]
+        count = int(line)
         began = time.process_time()
         for _ in range(count):
             case()
@@ -184,14 +198,13 @@ def work() -> None:
 
 
 class Worker:
-    """A process that runs the cases of one tree."""
+    """A process that runs a case of one tree; without a case, it names all."""
 
-    def __init__(self, source: Path) -> None:
-        command = [sys.executable, "-W", "ignore", __file__, "--worker"]
+    def __init__(self, source: Path, case: str = "") -> None:
+        command = [sys.executable, "-W", "ignore", __file__, "--worker", case]
         environment = {**os.environ, "PYTHONPATH": str(source.resolve())}
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
-        self.names: list[str] = self.answer()
 
     def answer(self) -> Any:
         """Read a line of the process."""
@@ -200,23 +213,32 @@ class Worker:
             raise RuntimeError(f"the worker has ended with code {self.process.wait()}")
         return json.loads(line)
 
-    def run(self, name: str, count: int) -> float:
+    def run(self, count: int) -> float:
         """Return the processor seconds of a call."""
         assert self.process.stdin is not None
-        print(json.dumps([name, count]), file=self.process.stdin, flush=True)
+        print(count, file=self.process.stdin, flush=True)
         return float(self.answer())
 
+    def end(self) -> None:
+        """Let the process end."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
 
-def measure(old: Worker, new: Worker, name: str, turns: int) -> dict[str, float]:
+
+def measure(before: Path, name: str, turns: int) -> dict[str, float]:
     """Return the least and the median seconds of a call, in both trees."""
-    once = max(min(worker.run(name, 1) for _ in range(3)) for worker in (old, new))
+    old, new = Worker(before, name), Worker(NEW, name)
+    once = max(min(worker.run(1) for _ in range(3)) for worker in (old, new))
     count = math.ceil(SECONDS / max(once, 1e-9)) if once < SECONDS else 1
     count = min(count, 2000)
     times: dict[str, list[float]] = {"before": [], "after": []}
     for turn in range(turns if once < 20 * SECONDS else math.ceil(turns / 5)):
         pairs = [("before", old), ("after", new)]
         for kind, worker in pairs if turn % 2 else pairs[::-1]:
-            times[kind].append(worker.run(name, count))
+            times[kind].append(worker.run(count))
+    old.end()
+    new.end()
     found = {kind: min(each) for kind, each in times.items()}
     medians = {kind: statistics.median(each) for kind, each in times.items()}
     return {
@@ -249,20 +271,20 @@ def main() -> None:
     parser.add_argument("--before", type=Path, help="the src folder of the older tree")
     parser.add_argument("--turns", type=int, default=40, help="turns per case")
     parser.add_argument("--only", default="", help="measure only cases whose names contain this, and store nothing")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.worker:
-        work()
+    if arguments.worker is not None:
+        work(arguments.worker)
         return
     if arguments.before is None or not (arguments.before / "avare").is_dir():
         parser.error("--before must name a folder that contains the package avare")
     from harness import save, where
 
-    old, new = Worker(arguments.before), Worker(NEW)
     result: dict[str, Any] = {"where": where(), "cases": {}}
-    for name in new.names:
-        if arguments.only in name and name in old.names:
-            result["cases"][name] = measure(old, new, name, arguments.turns)
+    old = Worker(arguments.before).answer()
+    for name in Worker(NEW).answer():
+        if arguments.only in name and name in old:
+            result["cases"][name] = measure(arguments.before, name, arguments.turns)
             print(name, {key: f"{value:.3g}" for key, value in result["cases"][name].items()}, flush=True)
     text = report(result)
     if not arguments.only:

@@ -75,7 +75,7 @@ def failing_transfers(loader: Any, every: int) -> Iterator[None]:
     import torch
 
     import faulty
-    from avare.torch import loader as module
+    from avare.torch.loading import loader as module
 
     calls = itertools.count(1)
 

@@ -29,7 +29,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback
 
 import avare.torch as avt
 from avare.plotting.charts import assign, drawing, line
-from avare.torch.cross_entropy import losses_and_norms
+from avare.torch.norms.cross_entropy import losses_and_norms
 from avare.torch.transformers import ImportanceTrainer
 from harness import RESULTS, duration, save, table, where
 from log_axes import log_ticks

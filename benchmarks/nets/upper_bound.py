@@ -3,8 +3,8 @@
 import math
 
 from avare import _validation as validation
-from avare.torch.pool import Pool
-from avare.torch.pool_sizes import PoolSize
+from avare.torch.loading.measures import PoolMeasures
+from avare.torch.loading.pool_sizes import PoolSize
 
 _INTERVAL = 100.0  # batches: while it is inactive, one is drawn from a pool, if no norms are reported
 
@@ -69,12 +69,12 @@ class UpperBound(PoolSize):
         """The possible gain within a pool, smoothed: the root of uniform's second moment over the least."""
         self.load([0.0])
 
-    def observe(self, pool: Pool, unit_error: float) -> None:
+    def observe(self, pool: PoolMeasures, unit_error: float) -> None:
         """Move tau towards the value of a pool or batch."""
         found = math.sqrt(max(1.0 + unit_error, 0.0))
         self.load([self.smoothing * self.tau + (1.0 - self.smoothing) * found])
 
-    def interval(self, pool: Pool) -> float:
+    def interval(self, pool: PoolMeasures) -> float:
         """Return a fixed number; infinity if the pool can never be on."""
         return _INTERVAL if self.threshold < math.inf else math.inf
 

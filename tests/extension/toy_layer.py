@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from avare.torch.layers import Dense, Parts, register
+from avare.torch.norms.layers import Dense, Parts, register
 
 
 class Scale(nn.Module):  # type: ignore[misc]  # mypy skips torch

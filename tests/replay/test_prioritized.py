@@ -159,6 +159,7 @@ def test_refuses_a_damaged_state_and_changes_nothing() -> None:
         (lambda buffer: buffer.extend([1.0] * 6), "items: 6 do not fit into a capacity of 5"),
         (lambda buffer: buffer.extend(-1), "items = -1: must be at least 0"),
         (lambda buffer: buffer.sample(-1), "size = -1: must be at least 0"),
+        (lambda buffer: setattr(buffer, "beta", math.nan), "beta = nan: must be finite"),
         (lambda buffer: Prioritized(0), "capacity = 0: must be at least 1"),
         (lambda buffer: Prioritized(1, alpha=-1.0), "alpha = -1.0: must be at least 0"),
         (lambda buffer: Prioritized(1).sample(1), "nothing to draw: no item was added yet, or"),
@@ -178,6 +179,15 @@ def test_too_large_a_batch_of_distinct_items_changes_nothing() -> None:
         buffer.sample(5)
     assert buffer.total == twin.total
     assert [buffer.sample(4)[0].tolist() for _ in range(9)] == [twin.sample(4)[0].tolist() for _ in range(9)]
+
+
+def test_a_priority_above_zero_can_be_drawn_however_small_it_is() -> None:
+    buffer = Prioritized(5, alpha=2.0, beta=1.0, seed=0)
+    buffer.extend([1e-170, 0.0, 1e-200, 5e-324])  # whose squares are 0 as float64
+    assert (buffer.total, buffer.minimum) == (pytest.approx(3e-290), 1e-290)
+    indices, weights = buffer.sample(3000)
+    assert chi_square([(i,) for i in indices.tolist()], dict.fromkeys([(0,), (2,), (3,)], 1 / 3)) > FALSE_ALARM
+    assert np.allclose(weights, 1.0, rtol=1e-12)
 
 
 def test_an_item_that_is_not_there_yet_cannot_be_updated() -> None:

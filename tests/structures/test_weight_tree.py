@@ -11,9 +11,7 @@ from avare.structures.weight_tree import replace
 from laws import FALSE_ALARM, chi_square, draws_of, ordered_samples
 
 DRAWS = draws_of(100_000)
-values = st.one_of(
-    st.just(0.0), st.floats(1e-3, 1e3), st.floats(-300, 300).map(lambda e: 10.0**e), st.sampled_from([5e-324, 1e-310])
-)
+values = st.one_of(st.just(0.0), st.floats(1e-3, 1e3), st.floats(-289, 300).map(lambda e: 10.0**e), st.just(1e-290))
 
 
 @given(
@@ -116,3 +114,13 @@ def test_a_sum_that_might_overflow_is_refused() -> None:
     with pytest.raises(ValueError, match=r"values\[0\] = 1e\+308: must be at most"):
         tree.update([1], [1e308])
     assert tree.total == 3.0
+
+
+def test_weights_too_small_for_the_bits_of_a_random_number_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"weights\[2\] = 1e-310: must be 0, or at least 1e-290: multiply all"):
+        WeightTree([1.0, 0.0, 1e-310])
+    tree, source = WeightTree([2e-290, 0.0, 1e-290]), uniform_source(generator := np.random.default_rng(7))
+    with pytest.raises(ValueError, match=r"values\[0\] = 5e-324"):
+        tree.update([1], [5e-324])
+    draws = [(i,) for i in tree.draw(draws_of(30_000), replacement=True, source=source)[0].tolist()]
+    assert chi_square(draws, {(0,): 2 / 3, (2,): 1 / 3}) > FALSE_ALARM and generator.random() < 1.0

@@ -368,7 +368,7 @@ def a_loader(**arguments: Any) -> Subject:
     import torch
 
     from avare.torch import ImportanceLoader
-    from avare.torch.checkpoint import with_arrays, with_tensors
+    from avare.torch.loading.tensors import with_arrays, with_tensors
 
     def make() -> Any:
         given = {name: each() if name == "pool" and callable(each) else each for name, each in arguments.items()}

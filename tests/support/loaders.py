@@ -55,17 +55,6 @@ def snapshot(loader: Any) -> str:
     return repr(loader.state_dict())
 
 
-class Writer:
-    """A writer for ``log`` that keeps what was written, by tag."""
-
-    def __init__(self) -> None:
-        self.seen: dict[str, list[tuple[float, int]]] = {}
-
-    def add_scalar(self, tag: str, value: float, step: int) -> None:
-        """Keep a value."""
-        self.seen.setdefault(tag, []).append((value, step))
-
-
 class Counted:
     """Items that differ each time they are fetched."""
 

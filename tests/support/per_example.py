@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import avare.torch as avt
-from avare.torch.layers import parts
+from avare.torch.norms.layers import parts
 
 torch.set_num_threads(1)  # with more, the processes of a parallel test run disturb each other
 Make = Callable[[], nn.Module]

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import avare.torch as avt
-from avare.torch.weighted_batches import Pairs
+from avare.torch.loading.weighted_batches import Pairs
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import avare.torch as avt
-from avare.torch.cross_entropy import losses_and_norms
+from avare.torch.norms.cross_entropy import losses_and_norms
 
 inf, nan = math.inf, math.nan
 SHAPES = st.sampled_from([(), (3,), (1,), (2, 2)])

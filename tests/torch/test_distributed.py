@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 import avare
 import avare.torch as avt
 from avare.structures.systematic import inclusion
-from avare.torch.distributed import Mode, Ranks
+from avare.torch.loading.ranks import Mode, Ranks
 from laws import ordered_samples
 from thread_ranks import Threads
 
@@ -254,9 +254,9 @@ def test_each_rank_scores_its_part_of_the_pool(monkeypatch: pytest.MonkeyPatch, 
         for _ in range(3):
             for (found,), index, weight in loader:
                 steps += 1
-                unit = loader._batches.cursor.latest
+                unit = loader.batch_sampler.cursor.latest
                 assert unit is not None and torch.equal(found, rows[index])
-                ranks = loader._batches.ranks
+                ranks = loader.batch_sampler.ranks
                 own = ranks.own(len(unit.indices))
                 if own.stop - own.start == 6:
                     continue

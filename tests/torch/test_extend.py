@@ -123,11 +123,7 @@ def test_pools_and_passes_follow() -> None:
     loader.extend()
     loader.retire([0, 1])
     run_without_norms(loader, 60)
-    both = loader._batches._samplers
-    assert set(both) == {"sampler", "passes"} and {each.present for each in both.values()} == {18}
-    assert (
-        loader._batches.pool is not None and loader._batches.pool.n == 18 and loader._batches.pool.largest_ratio == 4.5
-    )
+    assert loader.batch_sampler.stage.measured.largest_ratio == 4.5
     found = {i for _ in range(8) for _, index, _ in loader for i in index.tolist()}
     assert found == set(range(2, 20))
 

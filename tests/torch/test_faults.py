@@ -14,9 +14,9 @@ from torch.utils.data import TensorDataset
 import avare
 import avare.torch as avt
 import two_stages
-from avare.torch import loader as loader_module
-from avare.torch.distributed import exchange_device
-from avare.torch.weighted_batches import Items
+from avare.torch.loading import loader as loader_module
+from avare.torch.loading.ranks import exchange_device
+from avare.torch.loading.weighted_batches import Items
 from faulty import PLACES, VALUES, BrokenError, Faults, received
 from laws import FALSE_ALARM, chi_square, ordered_samples
 from loaders import snapshot
@@ -50,8 +50,8 @@ def test_each_batch_has_its_own_indices_and_nothing_grows(place: str, pool: floa
         assert index.tolist() == found.tolist() and values.tolist() == VALUES[index].tolist()
         assert len(weight) == 2
         loader.update(index, values)
-        assert len(loader._cursor.ahead) <= 2 * workers + 1
-        assert 0 <= loader._cursor.position <= loader._cursor.drawn
+        assert len(loader.batch_sampler.cursor.ahead) <= 2 * workers + 1
+        assert 0 <= loader.batch_sampler.cursor.position <= loader.batch_sampler.cursor.drawn
     sampler = loader.importance_sampler
     assert isinstance(sampler, avare.Avare)
     known = sampler.norms()
@@ -136,12 +136,12 @@ def test_a_state_saved_after_a_fault_resumes_with_the_batch_that_failed() -> Non
     loader = make(faults, 2, seed=3)
     with pytest.raises(BrokenError):
         list(loader)
-    failed = loader._cursor.ahead[0].indices.tolist()
+    failed = loader.batch_sampler.cursor.ahead[0].indices.tolist()
     faults.place = ""
     other = make(faults, 2, seed=9)
     other.load_state_dict(loader.state_dict())
     next(iter(other))
-    latest = other._cursor.latest
+    latest = other.batch_sampler.cursor.latest
     assert latest is not None and latest.indices.tolist() == failed
 
 
@@ -171,7 +171,7 @@ def test_a_transfer_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     before = snapshot(loader)
     for (values, found), index, _ in itertools.islice(batches, 30):
         assert index.tolist() == found.tolist() and values.tolist() == VALUES[index].tolist()
-    assert snapshot(loader) != before and len(loader._cursor.ahead) == 0
+    assert snapshot(loader) != before and len(loader.batch_sampler.cursor.ahead) == 0
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -246,11 +246,11 @@ def test_the_clock_waits_for_any_accelerator(monkeypatch: pytest.MonkeyPatch) ->
         return 1.0 + batch[0]
 
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    monkeypatch.setattr("avare.torch.pool.ACCELERATOR", Device)
+    monkeypatch.setattr("avare.torch.loading.measures.ACCELERATOR", Device)
     loader = avt.ImportanceLoader(TensorDataset(torch.arange(100.0)), 10, score=slow, seed=0, batches_per_epoch=10**9)
     for _ in itertools.islice(loader, 24):
         now[0] += 0.07
-    assert len(waits) == loader._batches.pool.scored > 0
+    assert len(waits) == loader.batch_sampler.stage.measured.scored > 0
     assert loader.measures().get("cost_ratio", math.nan) == pytest.approx(7.0)
 
 
@@ -271,4 +271,4 @@ def test_scores_without_data_are_refused() -> None:
     )
     with pytest.raises((TypeError, ValueError), match="meta"):
         next(iter(loader))
-    assert len(loader._cursor.ahead) == 1  # the pool, to be scored again
+    assert len(loader.batch_sampler.cursor.ahead) == 1  # the pool, to be scored again

@@ -19,16 +19,17 @@ from torch.utils.data import TensorDataset
 import avare
 import avare.torch as avt
 import two_stages
-from avare.samplers.registry import example
-from avare.torch.pool_sizes import best_ratio
+from avare.samplers.registry import example, get
+from avare.torch.loading.pool_sizes import best_ratio
 from laws import FALSE_ALARM, chi_square, ordered_samples
-from loaders import Counted, Writer, changing_norms, forever, make_dataset, snapshot, through_a_file
+from loaders import Counted, changing_norms, forever, make_dataset, snapshot, through_a_file
 
 # Python warns about every fork of a process with threads, and torch has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 SCORES = torch.tensor([1.0, 5.0, 0.5, 2.0, 9.0])
 DATA = TensorDataset(SCORES, 10.0 * torch.arange(5))
+BY_NAME = [name for name in avare.samplers.names() if name != "Stratified" and not get(name).needs_all_norms]
 
 
 def score(batch: Any) -> torch.Tensor:
@@ -43,7 +44,7 @@ def drawn_by(loader: avt.ImportanceLoader, steps: int) -> list[Any]:
 # --- the law -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in avare.samplers.names() if name != "Stratified"])
+@pytest.mark.parametrize("name", BY_NAME)
 @pytest.mark.filterwarnings("ignore::avare.samplers.LimitWarning")
 def test_unbiased_with_every_sampler(name: str) -> None:
     given = {key: value for key, value in example(name, 5).items() if key != "replacement"}
@@ -66,8 +67,9 @@ def test_unbiased_with_every_sampler(name: str) -> None:
     if isinstance(sampler, avare.Passes):
         twin = copy.deepcopy(sampler)
         twin.sample(3)  # begins a pass: how many it keeps depends on the size of the pool
-        count = int(twin._progress[1])
-        p, plain = twin._kept / count, True
+        state = twin.state_dict()
+        count = int(state["progress"][1])
+        p, plain = state["kept"] / count, True
         law = two_stages.thinned_law(p, count, 3)
     weights = {s: np.full(3, 5 / 3) if name == "Uniform" else avare.batch_weights(p[list(s)], plain) for s in law}
     mean, outcomes = 0.0, []
@@ -158,16 +160,14 @@ def test_the_pool_is_switched_off_and_on_again() -> None:
             spread[::20] = 60.0  # possible gain 12.5: relative error 11.5
         next(batches)
         ratios.append(loader.pool_ratio)
-        sizes.append(len(loader._batches.cursor.latest.indices))
+        sizes.append(len(loader.batch_sampler.cursor.latest.indices))
     assert set(ratios[:200]) == {1.0} and sizes[:10] == [8, 16] * 5  # to measure the costs
     assert sizes[10:26] == [8, 16] * 2 + [8] * 3 + [16] + [8] * 7 + [16]  # more and more seldom
     assert sizes[26:196] == ([8] * 9 + [16]) * 17  # one draw in ten is a small pool
     assert ratios[399] == pytest.approx(5.0) and sizes[399] == 40  # sqrt(20 * 11.5) is above the largest
     assert ratios[599] == 1.0 and set(sizes[560:]) == {8, 16}
-    assert (
-        loader.measures().get("relative_error", math.nan) == pytest.approx(0.0, abs=0.05)
-        and loader.measures().get("cost_ratio", math.nan) == 20.0
-    )
+    assert loader.measures()["relative_error"] == pytest.approx(0.0, abs=0.05)
+    assert loader.measures()["cost_ratio"] == 20.0
 
 
 def test_relative_error_and_gain() -> None:
@@ -193,14 +193,10 @@ def test_costs_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         return 1.0 + batch[0]
 
     loader = avt.ImportanceLoader(TensorDataset(torch.arange(100.0)), 10, score=slow, seed=0)
-    assert (
-        math.isnan(loader.measures().get("cost_ratio", math.nan))
-        and math.isnan(loader.measures().get("relative_error", math.nan))
-        and math.isnan(loader.gain)
-    )
+    assert math.isnan(loader.gain) and not {"cost_ratio", "relative_error"} & set(loader.measures())
     for place, _ in enumerate(itertools.islice(forever(loader), 24)):
         now[0] += 500.0 if place == 4 else 0.07  # once, the consumer does something else
-    assert loader.measures().get("cost_ratio", math.nan) == pytest.approx(7.0)
+    assert loader.measures()["cost_ratio"] == pytest.approx(7.0)
 
 
 def test_one_slow_load_does_not_make_pools_free(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +222,7 @@ def test_costs_that_are_never_known() -> None:
     loader = avt.ImportanceLoader(TensorDataset(torch.arange(1.0, 101.0)), 10, score=score, seed=0)
     for _ in range(40):
         next(iter(loader))  # a consumer that never asks for the next batch of an iteration
-    assert math.isnan(loader.measures().get("cost_ratio", math.nan)) and loader.pool_ratio == 1.0
+    assert "cost_ratio" not in loader.measures() and loader.pool_ratio == 1.0
 
 
 def test_reported_norms_replace_probes() -> None:
@@ -260,7 +256,7 @@ def test_without_a_pool_batches_are_shuffled_passes_until_norms_are_reported() -
     def plain(loader: avt.ImportanceLoader, count: int) -> list[list[int]]:
         found = []
         for _, index, weight in itertools.islice(loader, count):
-            if len(loader._batches.cursor.latest.indices) == 5:
+            if len(loader.batch_sampler.cursor.latest.indices) == 5:
                 weights.update(weight.tolist())
                 found.append(index.tolist())
         return found
@@ -301,7 +297,7 @@ def test_no_epoch_takes_more_than_half_again_as_long(cost: float) -> None:
     for _ in range(6):
         spent = 0.0
         for _ in loader:
-            size = len(loader._batches.cursor.latest.indices) / 8
+            size = len(loader.batch_sampler.cursor.latest.indices) / 8
             spent += cost + (size if size > 1.0 else 0.0)
             assert loader.pool_ratio <= 5.0
         assert spent <= 1.5 * 100 * cost
@@ -368,9 +364,9 @@ def test_mappings_are_collated_and_sent_once(kind: Any) -> None:
         assert type(batch) is kind
         assert batch["x"].tolist() == index.tolist() and batch["name"] == [str(i) for i in index.tolist()]
     pool = [(item, i, 1.0) for i, item in enumerate(items[:4])]
-    _, pairs = avt.IndexedCollate().apart(pool, 2)
+    _, pairs = avt.IndexedCollate().collate_to_arrays(pool, 2)
     assert pairs.items is None
-    _, pairs = avt.IndexedCollate(list).apart(pool, 2)  # whatever a function of one's own does
+    _, pairs = avt.IndexedCollate(list).collate_to_arrays(pool, 2)  # whatever a function of one's own does
     assert pairs.items is not None and [pairs.items[place] for place in range(4)] == items[:4]
 
 
@@ -414,28 +410,6 @@ def test_scores_under_autocast() -> None:
 
     assert len(list(avt.ImportanceLoader(DATA, 2, score=half, pool=2, seed=0))) == 3
     assert set(kinds) == {torch.bfloat16}
-
-
-@pytest.mark.parametrize("mode", ["eval", None])
-def test_score_mode(mode: Literal["eval"] | None) -> None:
-    model = torch.nn.Sequential(torch.nn.BatchNorm1d(1), torch.nn.Dropout(0.9))
-    model[1].eval()  # stays so
-    modes, before = [], model[0].running_mean.clone()
-
-    def watched(batch: Any) -> torch.Tensor:
-        found = model(batch[0][:, None])
-        modes.append([each.training for each in model.modules()])
-        if len(modes) == 1:
-            raise OSError("which must not leave the modules in another mode")
-        return found.abs()[:, 0]
-
-    batches = iter(avt.ImportanceLoader(DATA, 2, score=watched, score_mode=mode, pool=2, seed=0))
-    with pytest.raises(OSError, match="another mode"):
-        next(batches)
-    next(batches)
-    assert modes == [[False] * 3 if mode == "eval" else [True, True, False]] * 2
-    assert [each.training for each in model.modules()] == [True, True, False]
-    assert torch.equal(model[0].running_mean, before) == (mode == "eval")
 
 
 # --- bad scores and arguments --------------------------------------------------------------
@@ -518,8 +492,6 @@ def test_a_collate_function_that_fails_changes_nothing() -> None:
         ({"score": 3}, TypeError, "score is of type int: must be a function of a batch"),
         ({"score": None, "pool": 3}, ValueError, "pool = 3: needs score"),
         ({"score": None, "cost_ratio": 3.0}, ValueError, "cost_ratio = 3.0: needs score"),
-        ({"score": None, "score_mode": "eval"}, ValueError, "score_mode = 'eval': needs score"),
-        ({"score_mode": "train"}, ValueError, "score_mode = 'train': must be 'eval' or None"),
         ({"pool": "automatic"}, ValueError, "pool = 'automatic': must be 'auto' or a number of batches"),
         ({"pool": 1}, ValueError, "pool = 1.0: must be above 1"),
         ({"pool": math.nan}, ValueError, "pool = nan: must be finite"),
@@ -598,22 +570,13 @@ def test_states_of_other_pools_are_refused() -> None:
     assert snapshot(loader) == before
 
 
-def test_log() -> None:
+def test_measures() -> None:
     loader = avt.ImportanceLoader(DATA, 2, score=score, pool=2, seed=0)
-    writer = Writer()
-    weights = []
-    for step, (_, _, weight) in enumerate(loader):
-        loader.log(writer, step)
-        weights.append(weight.double())
-    seen = {tag.removeprefix("avare/"): values[-1][0] for tag, values in writer.seen.items()}
-    assert (
-        seen["pool_ratio"] == 2.0
-        and seen["gain"] == loader.gain
-        and seen["relative_error"] == loader.measures().get("relative_error", math.nan)
-    )
-    assert seen["cost_ratio"] == loader.measures().get("cost_ratio", math.nan) > 0.0 and seen["waiting"] == 0.0
-    expected = float(weights[-1].sum() ** 2 / (weights[-1] ** 2).sum())
-    assert seen["effective_sample_size"] == pytest.approx(expected)
+    for _, _, weight in loader:
+        seen, wide = loader.measures(), weight.double()
+    assert seen["pool_ratio"] == 2.0 and seen["gain"] == loader.gain
+    assert seen["cost_ratio"] > 0.0 == seen["waiting"] and seen["relative_error"] >= 0.0
+    assert seen["effective_sample_size"] == pytest.approx(float(wide.sum() ** 2 / (wide**2).sum()))
 
 
 def test_nothing_waits_for_norms_that_only_scores_report() -> None:

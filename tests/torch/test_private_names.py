@@ -188,7 +188,7 @@ def used(path: Path) -> set[str]:
         ("transformers", "transformers.py", ["transformers.trainer"]),
         ("lightning", "lightning.py", ["lightning.pytorch.loops.fit_loop", "lightning.pytorch.trainer.trainer"]),
         ("accelerate", "accelerate.py", ["accelerate.state", "accelerate.data_loader"]),
-        ("accelerate", "loader.py", ["accelerate.accelerator", "accelerate.checkpointing"]),
+        ("accelerate", "loading/loader.py", ["accelerate.accelerator", "accelerate.checkpointing"]),
     ],
 )
 def test_all_are_listed(framework: str, file: str, parts: list[str]) -> None:

@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 import avare.torch as avt
 from avare.structures.systematic import inclusion
-from avare.torch.pool_sizes import PoolSize
+from avare.torch.loading.pool_sizes import PoolSize
 from thread_ranks import Threads
 
 datasets: Any = pytest.importorskip("datasets", reason="Hugging Face datasets are not installed")
@@ -210,6 +210,25 @@ def test_resumes_to_the_same_batches_from_every_position(make: Callable[[], Any]
         loader.load_state_dict(states[position])
         rest = [seen(batch) for _ in range(2 - loader.epoch) for batch in loader]
         assert rest == batches[position:], position
+
+
+class Epochs(Stream):
+    """A stream whose first value is its epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        return ({"value": 1.0 + self.epoch, "place": place} for place in range(8))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_each_epoch_reaches_the_stream_and_its_persistent_workers(workers: int) -> None:
+    loader = loader_of(Epochs(), pool=2, num_workers=workers, persistent_workers=workers > 0)
+    seen_epochs = [{float(value) for rows, *_ in loader for value in rows["value"]} for _ in range(3)]
+    assert seen_epochs == [{1.0}, {2.0}, {3.0}]
 
 
 def test_a_stream_with_a_state_reads_nothing_again() -> None:

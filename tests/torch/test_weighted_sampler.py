@@ -139,6 +139,27 @@ def test_in_a_data_loader() -> None:
     assert set(torch.cat([batch for (batch,) in loader]).tolist()) == {3}
 
 
+@pytest.mark.parametrize("replacement", [True, False])
+def test_another_iterator_ends_the_pass_of_the_first(replacement: bool) -> None:
+    sampler = avt.WeightedSampler(np.ones(40), replacement=replacement, seed=7)
+    loader = DataLoader(TensorDataset(torch.arange(40)), batch_size=4, sampler=sampler)
+    outer = iter(loader)
+    next(outer)
+    inner = [index for (batch,) in loader for index in batch.tolist()]
+    assert len(inner) == 40 and (replacement or len(set(inner)) == 40)
+    with pytest.raises(RuntimeError, match="another iteration has begun"):
+        next(outer)
+    first, second = iter(sampler), iter(sampler)
+    whole = [next(first) for _ in range(40)]
+    rest = [next(second)]
+    assert list(first) == [] and len(whole) == len(rest + list(second))  # a complete pass ends as usual
+    first, state = iter(sampler), sampler.state_dict()
+    next(first)
+    sampler.load_state_dict(state)
+    with pytest.raises(RuntimeError, match="a state was loaded: this one cannot continue"):
+        next(first)
+
+
 def test_a_copy_continues_by_itself() -> None:
     sampler = avt.WeightedSampler(WEIGHTS, 50, seed=8)
     copies = [copy.deepcopy(sampler), pickle.loads(pickle.dumps(sampler))]
@@ -211,6 +232,7 @@ def test_refuses_a_damaged_state_and_changes_nothing() -> None:
         ({"weights": []}, "n = 0: must be at least 1"),
         ({"weights": [0.0, 0.0]}, "weights: all are 0"),
         ({"weights": [1.0, 1e308]}, r"weights\[1\] = 1e\+308: must be at most"),
+        ({"weights": [5e-324, 1e-323, 0.0]}, r"weights\[0\] = 5e-324: must be 0, or at least 1e-290"),
         ({"weights": [1.0], "num_samples": 0}, "num_samples = 0: must be at least 1"),
         ({"weights": [1.0], "distributed": "sharded"}, "distributed = 'sharded': there is no process group"),
     ],

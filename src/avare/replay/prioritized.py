@@ -2,7 +2,8 @@
 
 An item of priority p is drawn with probability ``P_i = p_i^alpha / sum_j p_j^alpha``. Its weight is
 ``(n P_i)^-beta``, divided by the largest weight of any item in the buffer, which is ``(P_min / P_i)^beta``. The powers
-``p^alpha`` are the weights of a `WeightTree`: the total and the minimum are exact after any number of changes.
+``p^alpha`` are the weights of a `WeightTree`: the total and the minimum are exact after any number of changes. A
+priority above 0 can always be drawn: a power below 1e-290 counts as 1e-290.
 """
 
 from collections.abc import Mapping
@@ -13,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
 from avare.state import Field, State
-from avare.structures import WeightTree
 from avare.structures.seeded_tree import SeededTree
+from avare.structures.weight_tree import SMALLEST_WEIGHT, WeightTree
 
 
 class Prioritized:
@@ -39,7 +40,7 @@ class Prioritized:
 
     Attributes
     ----------
-    capacity, alpha, beta, replacement
+    capacity, alpha, replacement
         The arguments.
 
     Examples
@@ -55,8 +56,6 @@ class Prioritized:
     >>> buffer.update(indices, [0.5, 0.1, 0.2])  # such as absolute TD errors
     """
 
-    _highest: float  # of all priorities so far
-
     def __init__(
         self,
         capacity: int,
@@ -68,14 +67,28 @@ class Prioritized:
     ) -> None:
         self.capacity = validation.integer("capacity", capacity, at_least=1)
         self.alpha = validation.number("alpha", alpha, at_least=0.0)
-        self.beta = validation.number("beta", beta, at_least=0.0)
+        self.beta = beta
         self.replacement = validation.boolean("replacement", replacement)
         self._draws = SeededTree(WeightTree.zeros(self.capacity), seed)
         self.clear()
 
+    def clear(self) -> None:
+        """Remove all items; random numbers continue. O(capacity / 15)."""
+        self._draws.tree = WeightTree.zeros(self.capacity)
+        self._added, self._highest = 0, 0.0
+
     def __len__(self) -> int:
         """The number of items, also of those with priority 0."""
         return min(self._added, self.capacity)
+
+    @property
+    def beta(self) -> float:
+        """How much the weights correct for the draws; it may change during training. O(1)."""
+        return self._beta
+
+    @beta.setter
+    def beta(self, value: float) -> None:
+        self._beta = validation.number("beta", value, at_least=0.0)
 
     @property
     def total(self) -> float:
@@ -116,36 +129,28 @@ class Prioritized:
 
     def update(self, indices: ArrayLike, priorities: ArrayLike) -> None:
         """Replace the priorities of some items, finite and not negative; the last one of a repeated index counts."""
-        self.store(indices, priorities, len(self))
+        self._replace(*validation.indexed("priorities", priorities, indices, len(self)), "priorities")
 
-    def store(self, places: ArrayLike, priorities: ArrayLike, used: int | None = None) -> None:
+    def store(self, places: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities at some places of the ring, used or not, for a storage that chooses them itself."""
-        most = self.capacity if used is None else used
-        self._replace(*validation.indexed("priorities", priorities, places, most), "priorities")
+        self._replace(*validation.indexed("priorities", priorities, places, self.capacity), "priorities")
 
     def _replace(self, places: NDArray[np.int64], priorities: NDArray[np.float64], name: str) -> None:
-        weights = priorities**self.alpha
-        if not self.alpha:
-            weights[priorities == 0.0] = 0.0
+        weights = np.where(priorities > 0.0, np.maximum(priorities**self.alpha, SMALLEST_WEIGHT), 0.0)
         self._draws.tree.require_bounded(f"{name} ** alpha", weights)
         self._draws.tree.replace(places, weights)
         self._highest = float(priorities.max(initial=self._highest))
 
-    def clear(self) -> None:
-        """Remove all items; random numbers continue. O(capacity / 15)."""
-        self._draws.tree = WeightTree.zeros(self.capacity)
-        self._added, self._highest = 0, 0.0
-
     def state_dict(self) -> State:
         """Return all that is needed to resume with the same draws, as arrays, numbers and text. O(capacity)."""
-        more = {"beta": self.beta, "added": self._added, "highest": self._highest}
-        return self._draws.state(**self._arguments(), **more)
+        return self._draws.state(**self._arguments(), beta=self.beta, added=self._added, highest=self._highest)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state; a damaged one, or one of different arguments, changes nothing. O(capacity)."""
-        numbers = dict.fromkeys(("beta", "highest"), Field(float, at_least=0.0))
-        fields = {**numbers, "added": Field(int, at_least=0, at_most=2**62)}
-        values = self._draws.read(state, self._arguments(), fields, "this buffer")
+        real, count = Field(float, at_least=0.0), Field(int, at_least=0, at_most=2**62)
+        values = self._draws.read(
+            state, self._arguments(), {"beta": real, "highest": real, "added": count}, "this buffer"
+        )
         self._draws.restore(values)
         self.beta, self._added, self._highest = values["beta"], values["added"], values["highest"]
 

@@ -115,10 +115,9 @@ class PrioritizedSampler(samplers.PrioritizedSampler):
         if places.ndim > 1:
             places = np.ravel_multi_index(tuple(places.T), tuple(storage.shape))
         places = places.reshape(-1)
-        found = torch.as_tensor(priority).detach().cpu().double().numpy().reshape(-1)
-        found = np.broadcast_to(found, places.shape)
+        found = torch.as_tensor(priority).detach().cpu().double().numpy().reshape(-1) + self._eps
         kept = places >= 0
-        self.priorities.store(places[kept], found[kept] + self._eps)
+        self.priorities.store(places[kept], np.broadcast_to(found, places.shape)[kept])
 
     def mark_update(self, index: Any, *, storage: Any = None) -> None:
         """Give items that were written the default priority."""

@@ -36,6 +36,8 @@ _BITS = 4
 _CHILDREN = 1 << _BITS
 _TOGETHER = 256  # draws that go down together: their scratch stays in the fastest cache
 _LARGEST_SUM = 2.0**1023
+SMALLEST_WEIGHT = 1e-290
+"""Times this, a random number keeps its 53 bits. Below 2e-292 it loses some: the product is a subnormal number."""
 
 
 class _Arrays(NamedTuple):
@@ -68,7 +70,7 @@ class WeightTree(Structure):
     _arrays: _Arrays
 
     def __init__(self, weights: ArrayLike) -> None:
-        """Build from weights, finite and not negative. O(N)."""
+        """Build from weights, each 0 or from 1e-290 to 2**1023 / n. O(N)."""
         checked = validation.nonnegative("weights", weights)
         self._allocate(len(checked))
         self.require_bounded("weights", checked)
@@ -128,9 +130,11 @@ class WeightTree(Structure):
         return where, what
 
     def require_bounded(self, name: str, values: NDArray[np.float64]) -> None:
-        """Raise a ``ValueError`` if the sum of n such weights might overflow. O(size)."""
+        """Raise a ``ValueError`` if the sum of n such weights might overflow, or be too small to draw from. O(size)."""
         most = _LARGEST_SUM / self.n
         refuse_unless(values <= most, values, name, f"must be at most {most:g}, so that the sum does not overflow")
+        is_exact = (values == 0.0) | (values >= SMALLEST_WEIGHT)
+        refuse_unless(is_exact, values, name, f"must be 0, or at least {SMALLEST_WEIGHT:g}: multiply all by a constant")
 
     def replace(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Replace weights without any checks. O(log N) each, with base 16."""

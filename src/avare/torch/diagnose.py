@@ -16,9 +16,8 @@ from torch.utils.data import DataLoader
 
 from avare import _validation as validation
 from avare import diagnostics
-from avare.torch.norms import LossFunction, output_norms
-from avare.torch.pool import in_evaluation_mode
-from avare.torch.weighted_batches import check_dataset
+from avare.torch.loading.weighted_batches import check_dataset
+from avare.torch.norms.outputs import LossFunction, output_norms
 
 _LEVELS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 _LARGE, _SMALL = 2.0, 1.2  # possible gains
@@ -69,11 +68,7 @@ class NormReport:
 
 
 def diagnose(
-    model: nn.Module,
-    loss_fn: LossFunction,
-    dataset: Any,
-    batch_size: int = 256,
-    **options: Any,
+    model: nn.Module, loss_fn: LossFunction, dataset: Any, batch_size: int = 256, **options: Any
 ) -> NormReport:
     """Measure what importance sampling can gain for a model in its present state.
 
@@ -121,9 +116,15 @@ def diagnose(
     loss = _each(loss_fn)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     kind = "cuda" if device.type in ("cpu", "meta") else device.type
-    measure = functools.partial(in_evaluation_mode, lambda batch: _norms(model, loss, batch, device).double().cpu())
-    with torch.random.fork_rng(device_type=kind), torch.no_grad():
-        values = torch.cat(list(map(measure, loader))).numpy()
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        with torch.random.fork_rng(device_type=kind), torch.no_grad():
+            values = torch.cat([_norms(model, loss, batch, device).double().cpu() for batch in loader]).numpy()
+    finally:
+        for module in training:
+            module.training = True
     carried = np.cumsum(np.sort(values)[::-1])
     half = int(np.searchsorted(carried, 0.5 * carried[-1])) + 1 if carried[-1] > 0.0 else len(values) / 2
     quantiles = {level: float(np.quantile(values, level)) for level in _LEVELS}

@@ -14,7 +14,8 @@ import lightning
 import numpy as np
 
 from avare.state import State
-from avare.torch.loader import Importance, ImportanceLoader, weighted_mean
+from avare.torch.frameworks.importance import Importance
+from avare.torch.loading.loader import ImportanceLoader, weighted_mean
 
 __all__ = ["ImportanceCallback"]
 
@@ -36,7 +37,7 @@ class ImportanceCallback(lightning.Callback):
     size, collate function and workers from your train loader; shuffling and samplers do not apply, and batches are
     shared between ranks without Lightning's distributed sampler. Checkpoints contain the state of the loader, so that
     ``fit(ckpt_path=...)`` continues with the same batches, also in the middle of an epoch. Every ``log_every_n_steps``
-    steps it logs what `ImportanceLoader.log` writes, as ``importance/gain`` and so on. Validation is not changed.
+    steps it logs what `ImportanceLoader.measures` returns, as ``importance/gain`` and so on. Validation is not changed.
 
     Parameters
     ----------
@@ -60,9 +61,7 @@ class ImportanceCallback(lightning.Callback):
     """
 
     def __init__(self, importance: Importance | None = None, *, score: Callable[..., Any] | None = None) -> None:
-        if not isinstance(importance, Importance | None):
-            raise TypeError(f"importance is of type {type(importance).__name__}: must be an avare.torch.Importance")
-        self.importance = importance or Importance()
+        self.importance = Importance.checked(importance)
         self.score = score
         self.loader: ImportanceLoader | None = None
         self._replaced: tuple[Any, Any, Any] | None = None  # the source of the train loader, as it was
@@ -140,9 +139,8 @@ class _Shown:
 
     def __iter__(self) -> Iterator[Any]:
         """Begin with the first batch: Lightning asks for more iterators than it uses."""
-        cursor = self.loader.batch_sampler.cursor
-        if self.trainer.fit_loop.batch_idx < 0 < cursor.position:  # Lightning begins an epoch, so the loader does
-            cursor.finish()
+        if self.trainer.fit_loop.batch_idx < 0 < self.loader.received:  # Lightning begins an epoch, so the loader does
+            self.loader.finish_epoch()
         yield from self.loader
 
     def __len__(self) -> int:

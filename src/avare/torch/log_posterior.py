@@ -1,4 +1,4 @@
-"""Weighted log-posteriors, for the samplers of the package `posteriors` and others that differentiate a function."""
+"""Weighted log-posteriors, for the samplers of the package ``posteriors`` and others that differentiate a function."""
 
 from collections.abc import Callable
 from typing import Any

@@ -37,11 +37,12 @@ import transformers
 from torch import Tensor, nn
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from avare.torch.checkpoint import load, save
-from avare.torch.cross_entropy import count_targets, losses_and_norms
-from avare.torch.loader import Importance, ImportanceLoader
-from avare.torch.norms import output_norms
-from avare.torch.weighted_batches import check_dataset
+from avare.torch.frameworks.checkpoint import load, save
+from avare.torch.frameworks.importance import Importance
+from avare.torch.loading.loader import ImportanceLoader
+from avare.torch.loading.weighted_batches import check_dataset
+from avare.torch.norms.cross_entropy import count_targets, losses_and_norms
+from avare.torch.norms.outputs import output_norms
 
 __all__ = ["ImportanceMixin", "ImportanceTrainer"]
 
@@ -56,7 +57,7 @@ class ImportanceMixin(_Trainer):
 
     Evaluation and prediction are not changed. Checkpoints contain the state of the loader, so that
     ``train(resume_from_checkpoint=...)`` continues with the same batches, also in the middle of an epoch. Logs have,
-    next to the loss, what `ImportanceLoader.log` writes, as ``importance/gain`` and so on.
+    next to the loss, what `ImportanceLoader.measures` returns, as ``importance/gain`` and so on.
 
     The loss of an example is computed from ``logits`` and ``labels``: classification, regression, several labels, token
     classification, masked and causal language models, with padding or packed to equal lengths, and labels of -100. The
@@ -87,10 +88,9 @@ class ImportanceMixin(_Trainer):
     importance_loader: ImportanceLoader | None = None
 
     def __init__(self, *args: Any, importance: Importance | None = None, **kwargs: Any) -> None:
-        if not isinstance(importance, Importance | None):
-            raise TypeError(f"importance is of type {type(importance).__name__}: must be an avare.torch.Importance")
-        self.importance = importance or Importance()
+        self.importance = Importance.checked(importance)
         self._is_compared = False  # whether the loss was compared with the model's
+        self._loader_size = 0  # its batch size
         self._checkpoint: str | None = None  # to resume from, until the random state is restored
         super().__init__(*args, **kwargs)
         if self.train_dataset is not None:
@@ -139,7 +139,8 @@ class ImportanceMixin(_Trainer):
     def get_train_dataloader(self) -> ImportanceLoader:
         """Return the loader of this training, which knows the other ranks."""
         size = self._train_batch_size
-        if self.importance_loader is None or self.importance_loader.batch_sampler.ranks.batch_size != size:
+        if self.importance_loader is None or self._loader_size != size:
+            self._loader_size = size
             plain = super().get_train_dataloader()
             seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
             score = None if self.importance.pool is None else self._score
@@ -197,8 +198,8 @@ class ImportanceMixin(_Trainer):
             warnings.warn(f"there is no {file}, so another trainer has saved it: no norms are known yet", stacklevel=2)
             return
         load(file, loader)
-        if loader.batch_sampler.cursor.is_over or self.args.ignore_data_skip:  # the Trainer begins an epoch
-            loader.batch_sampler.cursor.finish()
+        if loader.is_over or self.args.ignore_data_skip:  # the Trainer begins an epoch
+            loader.finish_epoch()
 
     @property
     def _part(self) -> str:

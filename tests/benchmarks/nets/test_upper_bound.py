@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 import avare.torch as avt
 import two_stages
 from laws import FALSE_ALARM, chi_square
-from loaders import Counted, Writer, forever, through_a_file
+from loaders import Counted, forever, through_a_file
 from nets.upper_bound import UpperBound
 
 # Python warns about every fork of a process with threads, and torch has threads.
@@ -221,11 +221,9 @@ def test_a_pool_is_never_larger_than_the_dataset() -> None:
     assert sizes == [5] * 8  # the first batch is uniform
 
 
-def test_log_and_states() -> None:
-    writer = Writer()
+def test_measures_and_states() -> None:
     loader = pooled(DATA, score, 2, UpperBound(2.5))
-    loader.log(writer, 3)
-    assert writer.seen["avare/pool_ratio"] == [(1.0, 3)]
+    assert loader.measures()["pool_ratio"] == 1.0
     other = pooled(DATA, score, 2, UpperBound(2.0))
     with pytest.raises(ValueError, match=r"state\['pool'\] = '2.5, smoothing 0.9, .*': this loader has '2, smoothing"):
         other.load_state_dict(loader.state_dict())

@@ -2,27 +2,26 @@
 
 import functools
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset
 
 from avare import _validation as validation
 from avare._randomness import Seed
 from avare.samplers import Sampler
 from avare.state import State
-from avare.torch.batch_sampler import AvareBatchSampler, InUpdate, Score, Values
-from avare.torch.cursor import Cursor
-from avare.torch.distributed import Mode
-from avare.torch.pool import ACCELERATOR, Pool, ScoreMode, Timed
-from avare.torch.pool_sizes import AutomaticSize, PoolSize
-from avare.torch.stream import StreamBatches, collate_block
-from avare.torch.weighted_batches import Collate, Indexed, IndexedCollate, as_triple, check_dataset
+from avare.torch.loading.batch_sampler import AvareBatchSampler, InUpdate, Values
+from avare.torch.loading.measures import ACCELERATOR, Timed
+from avare.torch.loading.pool_sizes import PoolSize
+from avare.torch.loading.ranks import Mode
+from avare.torch.loading.second_stage import Loaded, Score, Source, StageOptions
+from avare.torch.loading.stream import StreamBatches, collate_block
+from avare.torch.loading.weighted_batches import Collate, Indexed, IndexedCollate, check_dataset, take_rows
 
 _NOT_OURS: dict[str, tuple[tuple[Any, ...], str]] = {  # options of DataLoader, with the values that change nothing
     "batch_sampler": ((None,), "this loader has its own (yours fits a DataLoader with Indexed and IndexedCollate)"),
@@ -35,9 +34,6 @@ _NOT_OF_STREAMS: dict[str, tuple[tuple[Any, ...], str]] = {
     "shuffle": ((None, False), "a stream is read in order; shuffle the stream itself"),
     "in_order": _NOT_OURS["in_order"],
 }
-_OF_WORKERS = (
-    "num_workers", "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor", "persistent_workers",
-)  # fmt: skip
 
 
 class ImportanceLoader(DataLoader[Any]):
@@ -53,23 +49,23 @@ class ImportanceLoader(DataLoader[Any]):
     - By default, `avare.Passes`: shuffled passes, thinned by remembered norms. With `score`, with
       ``replacement=True`` or with ``sampler_options`` other than ``least``, which `Passes` cannot do, the default is
       `avare.Calibrated`, which learns how far an old norm can be trusted.
-    - Samplers whose smallest probability falls with the number of steps (`Calibrated` and `Avare`) get
-      ``p_min = 1 / (5 n)``, a floor that lasts, unless ``sampler_options`` has ``p_min`` or ``c``: the
-      step sizes of nets stay large, so that old norms become stale.
+    - The smallest probability of `Calibrated` and `Avare` falls with the number of steps. Here they get
+      ``p_min = 1 / (5 n)``, a floor that lasts, unless ``sampler_options`` has ``p_min`` or ``c``. The
+      step sizes of nets stay large, so old norms become stale.
     - Draws within a batch are without replacement, if the sampler can do that.
 
-    With workers, batches are drawn ahead: batch k is drawn just before batch k - L is returned,
+    With workers, batches are prefetched: batch k is drawn just before batch k - L is returned,
     L = num_workers * prefetch_factor, whatever the speed of the workers. The weights of a batch use the
     probabilities with which it was drawn, so drawing ahead causes no bias.
 
-    Each iteration is a new epoch. Batches that were drawn ahead and not received are then dropped. An
+    Each iteration is a new epoch. Batches that were prefetched and not received are then dropped. An
     iteration continues the epoch if no batch has been received since it began or a state was loaded.
 
     Parameters
     ----------
     dataset : Dataset
-        Any map-style dataset; or, with `score`, an ``IterableDataset``: see `avare.torch.stream`. A stream has no
-        memory: pools come from it in order, ``pool`` is a whole number of batches, `update` is an error, and
+        Any map-style dataset; or, with `score`, an ``IterableDataset``: see `avare.torch.loading.stream`. A stream has
+        no memory: pools come from it in order, ``pool`` is a whole number of batches, `update` is an error, and
         `sampler`, `replacement` and `batches_per_epoch` do not apply. Each rank reads its own part.
     batch_size : int, default=128
         Per process; every batch is full.
@@ -93,19 +89,17 @@ class ImportanceLoader(DataLoader[Any]):
     distributed : {"auto", "replicated", "sharded"} or None, default="auto"
         "replicated": all ranks draw the same whole batch, and each takes its part. "sharded": each draws from its part
         of the examples. "auto": replicated if a process group is initialised. None: this process draws alone. See
-        `avare.torch.distributed`.
+        `avare.torch.loading.ranks`.
     score : callable, optional
         Switches the second stage on: a function that gets a collated pool and returns a score for each example, its
         gradient norm or a bound, up to a common factor. For example
         ``lambda batch: output_norms(model(batch[0]), batch[1])``. It runs under ``no_grad``, in the process that
-        trains, and moves the pool to its device itself.
+        trains, and moves the pool to its device itself. Modules stay in their mode: call ``eval`` and ``train`` in the
+        function if dropout should add no noise, and BatchNorm update no statistics.
     pool : float, "auto" or PoolSize, default="auto"
         How many batches a pool has. "auto": as many as pay, by the measured costs of scoring and training, and none
         while no pool pays. A number above 1: always this many, or all examples if they are fewer. A
         `PoolSize`: by its rule.
-    score_mode : {"eval"}, optional
-        "eval": all modules that are called are in evaluation mode while they score, so that dropout adds no noise and
-        BatchNorm updates no statistics. By default they stay in the mode that they are in.
     cost_ratio : float, optional
         For "auto": the time to train on an example over the time that a pool takes for one, to load and score it. By
         default it is measured, and then a run cannot be repeated exactly, because times differ.
@@ -145,42 +139,37 @@ class ImportanceLoader(DataLoader[Any]):
         distributed: Mode = "auto",
         score: Score | None = None,
         pool: float | Literal["auto"] | PoolSize = "auto",
-        score_mode: ScoreMode = None,
         cost_ratio: float | None = None,
         **options: Any,
     ) -> None:
-        stage = _second_stage(score, pool, score_mode, cost_ratio)
+        stage = StageOptions.read(score, pool, cost_ratio)
         is_stream = isinstance(dataset, IterableDataset)
         _check_options(options, is_stream)
         own: dict[str, Any] = {"sampler": sampler, "sampler_options": sampler_options, "replacement": replacement}
         if validation.boolean("endless", endless) and batches_per_epoch is not None:
             raise ValueError(f"batches_per_epoch = {batches_per_epoch}: an endless epoch has no number of batches")
         own["batches_per_epoch"] = sys.maxsize if endless else batches_per_epoch
-        self._batches: Any  # AvareBatchSampler or StreamBatches
+        self._memory: AvareBatchSampler | None = None  # a stream has none
+        self._source: Source
         if is_stream:
-            workers = options.get("num_workers", 0) > 0
-            self._batches = StreamBatches(
-                dataset,
-                batch_size,
-                pool=_stage_of_stream(stage, own),
-                seed=seed,
-                distributed=distributed,
-                in_workers=workers,
-            )
+            common: dict[str, Any] = {"seed": seed, "distributed": distributed}
+            in_workers = options.get("num_workers", 0) > 0
+            of_stream = _stage_of_stream(stage, own)
+            self._source = StreamBatches(dataset, batch_size, stage=of_stream, in_workers=in_workers, **common)
             options |= {"batch_size": batch_size, "collate_fn": functools.partial(collate_block, collate_fn=collate_fn)}
         else:
             check_dataset(dataset)
-            self._batches = AvareBatchSampler(
-                len(dataset), batch_size, seed=seed, distributed=distributed, pool=stage, **own
+            self._source = self._memory = AvareBatchSampler(
+                len(dataset), batch_size, seed=seed, distributed=distributed, stage=stage, **own
             )
-            collate = IndexedCollate(collate_fn).apart
+            collate = IndexedCollate(collate_fn).collate_to_arrays
             options["collate_fn"] = collate if stage is None else functools.partial(collate, size=batch_size)
-            options["batch_sampler"] = self._batches
+            options["batch_sampler"] = self._memory
             dataset = Indexed(dataset)
         super().__init__(dataset, **options)
         self._collate_of_items = collate_fn
-        self._cursor: Cursor[Any] = self._batches.cursor
-        self._cursor.keep = None  # this loader confirms what the consumer receives
+        self._renews_workers = is_stream and hasattr(dataset, "set_epoch")
+        self._source.cursor.keep = None  # this loader confirms what the consumer receives
 
     @property
     def _is_accelerate_prepared(self) -> bool:
@@ -195,7 +184,9 @@ class ImportanceLoader(DataLoader[Any]):
     @property
     def importance_sampler(self) -> Sampler:
         """The avare sampler that draws."""
-        return self._batches.sampler
+        if self._memory is None:
+            raise AttributeError("a stream has no sampler: its examples arrive in order")
+        return self._memory.sampler
 
     @property
     def gain(self) -> float:
@@ -203,97 +194,110 @@ class ImportanceLoader(DataLoader[Any]):
 
         With `score`, the gain of both stages, from recent scores.
         """
-        return self._batches.gain
+        return self._source.gain
 
     @property
     def pool_ratio(self) -> float:
         """The size of the next pool in batches; 1 while batches come straight from the sampler."""
-        return 1.0 if self._batches.pool is None else self._batches.pool.ratio
+        return 1.0 if self._source.stage is None else self._source.stage.ratio
 
     @property
     def epoch(self) -> int:
         """How many epochs have ended."""
-        return self._cursor.epoch
+        return self._source.cursor.epoch
+
+    @property
+    def received(self) -> int:
+        """How many batches of this epoch have been received."""
+        return self._source.cursor.position
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all batches of this epoch have been received."""
+        return self._source.cursor.is_over
+
+    def finish_epoch(self) -> None:
+        """End the epoch: prefetched batches are dropped, and the next iteration is a new epoch."""
+        self._source.cursor.finish()
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self._source)
 
     def __iter__(self) -> Iterator[Any]:
-        pool, complete = self._batches.pool, as_triple if self._batches.pool is None else self._complete
-        is_resumed = self._cursor.position > 0 and self._cursor.latest is None
+        cursor, stage = self._source.cursor, self._source.stage
+        is_resumed = cursor.position > 0 and cursor.latest is None
         # PyTorch draws a seed for workers; a resumed run has drawn that of this epoch before it was interrupted.
         with torch.random.fork_rng(devices=[], enabled=is_resumed):
-            if isinstance(self._batches, StreamBatches):
-                read = functools.partial(self._batches.load, super().__iter__)
-                batches = self._cursor.deliver(read, complete, lambda _: self._cursor.position)
-            else:
-                batches = self._cursor.deliver(super().__iter__, complete, lambda loaded: loaded[1].place)
-        if pool is not None:
-            batches = Timed(pool, batches)
+            batches = self._source.deliver(self._read, self._take)
+        if stage is not None:
+            batches = Timed(stage.measured, batches)
         if not self._moves_batches:
             return batches
         from avare.torch.accelerate import Prepared
 
-        return Prepared(batches, lambda: self._cursor.is_over)
+        return Prepared(batches, lambda: self.is_over)
 
-    def _complete(self, loaded: Any) -> Any:
+    def _read(self) -> Iterator[Any]:
+        """Begin to load units."""
+        if self._renews_workers:
+            self._iterator = None  # of persistent workers, which have copies of the stream in an earlier epoch
+        return super().__iter__()
+
+    def _take(self, blocks: Sequence[Loaded], places: NDArray[np.int64] | None) -> Any:
+        """Make a batch of the rows at some places of loaded examples."""
         pin = self.pin_memory and ACCELERATOR.is_available()
-        return as_triple(self._batches.complete(loaded, self._collate_of_items, pin))
+        return take_rows(blocks, places, self._collate_of_items, pin)
+
+    @property
+    def _remembering(self) -> AvareBatchSampler:
+        """The source, which remembers norms."""
+        if self._memory is None:
+            raise TypeError(
+                "a stream has no memory: update, fail, extend and retire do not apply; score= finds the norms"
+            )
+        return self._memory
 
     def update(self, index: Values, norms: Values, *, not_finite: InUpdate = "raise") -> None:
         """Report the gradient norms of examples that have been drawn: see `AvareBatchSampler.update`."""
-        self._batches.update(index, norms, not_finite=not_finite)
+        self._remembering.update(index, norms, not_finite=not_finite)
 
     def extend(self) -> NDArray[np.int64]:
         """Add the new examples, after the dataset has grown, and return their indices: see `AvareBatchSampler.extend`.
 
         They are drawn from the next epoch on, also by persistent workers, which begin again with it.
         """
-        new: NDArray[np.int64] = self._batches.extend(len(self.dataset) if hasattr(self.dataset, "__len__") else 0)
+        new: NDArray[np.int64] = self._remembering.extend(len(self.dataset) if hasattr(self.dataset, "__len__") else 0)
         self._iterator = None  # of persistent workers, which have copies of the dataset
         return new
 
     def retire(self, index: Values) -> None:
         """Never draw some examples again, from the next draw on: see `AvareBatchSampler.retire`."""
-        self._batches.retire(index)
+        self._remembering.retire(index)
 
     def fail(self) -> None:
-        """Tell the other ranks that this one cannot report its norms: see `AvareBatchSampler.fail`."""
-        self._batches.fail()
+        """Make the other ranks raise an error instead of hanging: see `AvareBatchSampler.fail`."""
+        self._remembering.fail()
 
     def measures(self) -> dict[str, float]:
-        """Return what `log` writes, by name. O(n), some microseconds for a million examples."""
-        return self._batches.measures()
+        """Return measurements by name, without those that are not known yet. O(n), microseconds for a million examples.
+
+        - ``gain``: see `gain`.
+        - ``floor``: the smallest probability, if the sampler has one.
+        - ``effective_sample_size``: of the weights of the last batch received, at most the batch size.
+        - ``waiting``: how many examples have been drawn and not reported since, unless only scores are reported.
+        - With `score` also ``pool_ratio``, ``relative_error`` and ``cost_ratio``.
+        """
+        return self._source.measures()
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing, for code that calls it on every loader: draws do not depend on the epoch; a stream learns it."""
-
-    def log(self, writer: Any, step: int, prefix: str = "avare") -> None:
-        """Write measurements to a TensorBoard ``SummaryWriter``. O(n), some microseconds for a million examples.
-
-        ``gain``; ``floor``, the smallest probability, if the sampler has one; ``effective_sample_size``
-        of the weights of the last batch received, at most the batch size; ``waiting``, how many examples have
-        been drawn and not reported since, unless scores alone are to be learned from. With `score` also
-        ``pool_ratio``, ``relative_error`` and ``cost_ratio``. What is not known yet is left out.
-
-        Parameters
-        ----------
-        writer : SummaryWriter
-            Anything with ``add_scalar(tag, value, step)``.
-        step : int
-            The step to write them at.
-        prefix : str, default="avare"
-            The first part of the tags, before a slash.
-        """
-        for name, value in self.measures().items():
-            writer.add_scalar(f"{prefix}/{name}", value, step)
 
     def state_dict(self) -> State:
         """Return all that is needed to resume with the same batches: see `AvareBatchSampler.state_dict`.
 
         ``torch.save`` writes it, ``torch.load(..., weights_only=True)`` reads it.
         """
-        return self._batches.state_dict()
+        return self._source.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state: the next iteration gives the rest of its epoch.
@@ -302,81 +306,7 @@ class ImportanceLoader(DataLoader[Any]):
         same. A state saved with different arguments, or a damaged one, is a ``ValueError``, and nothing
         changes.
         """
-        self._batches.load_state_dict(state)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Importance:
-    """How to draw batches: the options of `ImportanceLoader`, without the data.
-
-    `avare.torch.transformers.ImportanceTrainer` and `avare.torch.lightning.ImportanceCallback` take one; in a plain
-    loop call `loader`.
-
-    Parameters
-    ----------
-    sampler, sampler_options, replacement, seed, distributed, score_mode, cost_ratio
-        See `ImportanceLoader`. With None as seed, the frameworks use theirs.
-    pool : float, "auto" or None, default=None
-        "auto", or a number of batches: see `ImportanceLoader`. None: "auto" if `score` is passed, otherwise no pool.
-        `ImportanceTrainer` has a score of its own, which it uses if ``pool`` is not None.
-
-    Examples
-    --------
-    >>> importance = Importance(sampler="Avare", seed=0)
-    >>> loader = importance.loader(["ada", "bo", "cy", "dee"], 2)
-    >>> len(loader), loader.importance_sampler.batch_size
-    (2, 2)
-    """
-
-    sampler: str | Sampler | None = None
-    sampler_options: Mapping[str, Any] | None = None
-    replacement: bool | None = None
-    seed: Seed = None
-    distributed: Mode = "auto"
-    pool: float | Literal["auto"] | None = None
-    score_mode: ScoreMode = None
-    cost_ratio: float | None = None
-
-    def loader(
-        self, dataset: Any, batch_size: int, *, score: Score | None = None, seed: Seed = None, **options: Any
-    ) -> ImportanceLoader:
-        """Make a loader with these options.
-
-        Parameters
-        ----------
-        dataset, batch_size, score
-            See `ImportanceLoader`.
-        seed
-            Used if these options have none, and no sampler object.
-        **options
-            For the loader: collate_fn, num_workers, ...
-        """
-        own = {**vars(self), "score": score, **options}
-        if self.pool is None:
-            own["pool"] = "auto"
-        if self.seed is None and not isinstance(self.sampler, Sampler):
-            own["seed"] = seed
-        return ImportanceLoader(dataset, batch_size, **own)
-
-    def loader_like(self, plain: Any, batch_size: int | None, score: Score | None, seed: Seed) -> ImportanceLoader:
-        """Make a loader with these options over the data of a plain ``DataLoader``, with its workers.
-
-        Parameters
-        ----------
-        plain
-            Gives dataset, collate function and workers. Shuffling and samplers do not apply.
-        batch_size, score, seed
-            See `loader`.
-        """
-        if not isinstance(plain, DataLoader):
-            raise TypeError(f"the train loader is of type {type(plain).__name__}: must be one torch DataLoader")
-        if batch_size is None:
-            raise ValueError("the train loader has no batch_size: make it with batch_size= and without batch_sampler=")
-        check_dataset(plain.dataset)
-        collate_fn = None if plain.collate_fn is default_collate else plain.collate_fn
-        options = {name: getattr(plain, name) for name in _OF_WORKERS}
-        options["pin_memory"] = plain.pin_memory and ACCELERATOR.is_available()
-        return self.loader(plain.dataset, batch_size, score=score, seed=seed, collate_fn=collate_fn, **options)
+        self._source.load_state_dict(state)
 
 
 def weighted_mean(loss: Tensor, weight: Tensor) -> Tensor:
@@ -410,28 +340,7 @@ def weighted_mean(loss: Tensor, weight: Tensor) -> Tensor:
     return (weight.to(loss) * loss).sum() / max(len(loss), 1)
 
 
-def _second_stage(score: Score | None, pool: Any, mode: ScoreMode, cost_ratio: float | None) -> Pool | None:
-    """Return the second stage of the arguments; None without a score."""
-    if score is None:
-        given = ("pool", pool, "auto"), ("score_mode", mode, None), ("cost_ratio", cost_ratio, None)
-        for name, value, default in given:
-            if value != default:
-                raise ValueError(f"{name} = {value!r}: needs score, a function that scores the examples of a pool")
-        return None
-    if isinstance(pool, PoolSize):
-        size = pool
-    elif isinstance(pool, str):
-        if pool != "auto":
-            raise ValueError(f"pool = {pool!r}: must be 'auto' or a number of batches")
-        size = AutomaticSize()
-    else:
-        size = PoolSize(validation.number("pool", pool, above=1.0))
-    if cost_ratio is not None and not isinstance(size, AutomaticSize):
-        raise ValueError(f"cost_ratio = {cost_ratio!r}: is for pool='auto' only")
-    return Pool(score, size, cost_ratio, mode)
-
-
-def _stage_of_stream(stage: Pool | None, own: dict[str, Any]) -> Pool:
+def _stage_of_stream(stage: StageOptions | None, own: dict[str, Any]) -> StageOptions:
     """Return the second stage, or raise an error for arguments that a stream cannot have, or lacks."""
     if stage is None:
         raise ValueError("score = None: a stream needs score, a function that scores the examples of a pool")

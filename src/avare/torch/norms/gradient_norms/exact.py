@@ -8,11 +8,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from avare.torch.gradient_norms.capture import Capture
-from avare.torch.gradient_norms.survey import Place, parameters_of, survey
-from avare.torch.gradient_norms.uses import Recomputed, Use
-from avare.torch.layers.parts import Part, chunks, square_rows, squares
-from avare.torch.norms import NotFinite, check_not_finite, refuse_where
+from avare.torch.norms.gradient_norms.capture import Capture
+from avare.torch.norms.gradient_norms.survey import Place, parameters_of, survey
+from avare.torch.norms.gradient_norms.uses import Recomputed, Use
+from avare.torch.norms.layers.parts import Part, chunks, square_rows, squares
+from avare.torch.norms.outputs import NotFinite, check_not_finite, refuse_where
 
 
 class GradientNorms:
@@ -55,9 +55,9 @@ class GradientNorms:
     model : Module
         Any module. With ``DistributedDataParallel``, each process has the norms of its own examples.
     fallback : {"vmap"}, optional
-        What to do with the largest modules that own parameters without a rule, with all modules below them:
-        None raises an error; "vmap" runs each of them a second time, by ``torch.func``, to get its gradients
-        example by example. Such a module must not draw random numbers; this is checked.
+        What to do with the largest modules that own parameters without a rule, with all modules below them.
+        None raises an error. "vmap" runs each of them a second time, by ``torch.func``, for gradients of
+        each example. Such a module must not draw random numbers; this is checked.
     exclude : iterable of Module or Parameter, default=()
         Parameters, and modules with all modules below them, that do not count, as if they were frozen. How
         they are used does not matter. They are trained all the same.

@@ -2,7 +2,7 @@
 
 `losses_and_norms` computes all in one pass. PyTorch's ``cross_entropy`` keeps the logarithms of the
 softmax, and computes the gradient from these in the backward pass. Here the forward pass computes the gradient itself:
-one tensor of the logits' size, kept in place of the logarithms. Its norms are then at hand, and the backward pass is a
+one tensor of the logits' size, kept in place of the logarithms. Its norms then cost little, and the backward pass is a
 product.
 """
 

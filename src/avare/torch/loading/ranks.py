@@ -156,7 +156,7 @@ class Ranks:
         return self._exchange(np.array([[number, 0.0]]), 1)[:, 0, 0]
 
     def refuse(self) -> None:
-        """Take part in a `gather` with an error, so that the other ranks do not wait."""
+        """Send a failure marker, so that the other ranks raise an error from `gather` instead of hanging."""
         if not self.is_alone:
             self._exchange(np.full((2, 2), _FAILED), 2 + self.batch_size)
 

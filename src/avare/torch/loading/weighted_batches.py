@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
-from avare.torch.cursor import without_end
+from avare.torch.loading.cursor import without_end
 
 Collate = Callable[[list[Any]], Any]
 
@@ -70,13 +70,15 @@ class IndexedCollate:
 
     def __call__(self, items: Sequence[tuple[Any, int, float]]) -> tuple[Any, torch.Tensor, torch.Tensor]:
         """Return the batch of the items, their indices and their weights."""
-        return as_triple(self.apart(items))
+        return as_triple(self.collate_to_arrays(items))
 
-    def apart(self, items: Sequence[tuple[Any, int, float]], size: int | None = None) -> "tuple[Any, Pairs]":
-        """Do the same with arrays, which are cheaper to send from a worker than small tensors.
+    def collate_to_arrays(
+        self, items: Sequence[tuple[Any, int, float]], size: int | None = None
+    ) -> "tuple[Any, Pairs]":
+        """Collate to a batch and its `Pairs`: arrays pickle faster than small tensors.
 
-        More than ``size`` items are a pool, of which a second stage makes a batch. If the default collate function has
-        made the pool, its rows are enough for that. Otherwise the items are sent, too.
+        More than ``size`` items are a pool, of which the second stage makes a batch. If the default collate function
+        has made the pool, its rows are enough for that. Otherwise the items are sent, too.
         """
         if not isinstance(items, Fetched):
             rows, indices, weights = zip(*items, strict=True)
@@ -102,8 +104,6 @@ class Pairs:
     """The place of the batch in its epoch."""
     items: "Items | None" = None
     """The items of a pool, if the rows of the collated pool are not enough to make a batch of some of them."""
-    chosen: Any = None
-    """The places of the batch in a pool and their weights, once the batch is drawn."""
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -168,15 +168,20 @@ class Fetched(Sequence[tuple[Any, int, float]]):
 
 
 def take_rows(
-    blocks: Sequence[tuple[Any, Pairs]], places: NDArray[np.int64], collate_fn: Collate | None = None, pin: bool = False
+    blocks: Sequence[tuple[Any, Pairs]],
+    places: NDArray[np.int64] | None,
+    collate_fn: Collate | None = None,
+    pin: bool = False,
 ) -> Any:
     """Return the batch of the items at some places of loaded blocks, one after the other; in pinned memory if ``pin``.
 
-    With several blocks, the places must be in order.
+    With several blocks, the places must be in order. None: all items.
     """
     batch, pairs = blocks[0]
-    if len(blocks) == 1 and len(places) == len(pairs):
-        return batch
+    if places is None:
+        if len(blocks) == 1:
+            return batch
+        places = np.arange(sum(len(pairs) for _, pairs in blocks))
     if len(blocks) == 1 and collate_fn is None and type(batch) is list and not pin:  # the same as below, in less time
         rows = torch.from_numpy(places)
         if all(_is_tensor_of(each, len(pairs)) for each in batch):

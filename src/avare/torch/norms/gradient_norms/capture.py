@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from avare.torch.gradient_norms.graph import in_backward, parameter_uses
-from avare.torch.gradient_norms.survey import Place
-from avare.torch.gradient_norms.uses import SHARED, Recomputed, Use, tensors_of
+from avare.torch.norms.gradient_norms.graph import in_backward, parameter_uses
+from avare.torch.norms.gradient_norms.survey import Place
+from avare.torch.norms.gradient_norms.uses import SHARED, Recomputed, Use, tensors_of
 
 
 class Capture:

@@ -9,7 +9,7 @@ A layer of your own needs one decorated function, in any file that is imported b
 
 >>> import torch
 >>> from avare.torch import GradientNorms
->>> from avare.torch.layers import Dense, register
+>>> from avare.torch.norms.layers import Dense, register
 >>> class Scale(nn.Module):
 ...     def __init__(self, width):
 ...         super().__init__()
@@ -36,7 +36,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from avare.torch.layers.parts import Part
+from avare.torch.norms.layers.parts import Part
 
 Parts = Iterator[tuple[nn.Parameter, Part]]
 Rule = Callable[[nn.Module, Tensor, Tensor], Iterable[tuple[nn.Parameter, Part]]]
@@ -75,7 +75,7 @@ def register(
     Examples
     --------
     >>> import torch
-    >>> from avare.torch.layers.parts import Dense
+    >>> from avare.torch.norms.layers.parts import Dense
     >>> class Shift(nn.Module):
     ...     def __init__(self, width):
     ...         super().__init__()

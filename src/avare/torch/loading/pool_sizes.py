@@ -1,25 +1,20 @@
 """How large a pool is, in batches: always the same, as large as pays, or by a rule of your own.
 
-With c the time to train on an example over the time that a pool takes for one, and RE the relative error of the
-sampler's distribution, a step with a pool of kappa batches takes kappa + c, and its noise is proportional to
+Let c be the time to train on an example over the time that a pool takes for one, and RE the relative error of the
+sampler's distribution. A step with a pool of kappa batches takes a time of kappa + c, and its noise is proportional to
 1 + RE / kappa. The product is least at kappa = sqrt(c RE), and is less than without a pool if RE > 4c / (c - 1)^2: see
-`best_ratio`. `avare.torch.pool` measures both numbers during training.
+`best_ratio`. `avare.torch.loading.measures` has both numbers during training.
 """
 
 import math
-from typing import TYPE_CHECKING
 
 from avare import _validation as validation
-
-if TYPE_CHECKING:
-    from avare.torch.pool import Pool
+from avare.torch.loading.measures import FIRST_POOLS, PoolMeasures
 
 LARGEST_RATIO = 5.0
 """The largest pool that "auto" draws, in batches."""
 LEAST_RATIO = 1.25
 """The smallest pool that "auto" draws, in batches."""
-FIRST_POOLS = 5
-"""Pools before the first decision of "auto"."""
 _MOST_EXTRA = 0.5  # of the time of a step without a pool, which "auto" may spend on pools
 _MARGIN = 0.9  # of the time and noise without a pool: a pool that takes more is not switched on
 _WITH_POOLS = 0.5  # the part of uniform's relative error that a sampler is expected to have, until it is measured
@@ -80,10 +75,10 @@ class PoolSize:
         self.probe = self.ratio
         """The size of the pools that are drawn now and then while there is none."""
 
-    def observe(self, pool: "Pool", unit_error: float) -> None:
+    def observe(self, pool: PoolMeasures, unit_error: float) -> None:
         """Learn from a pool, or a batch, whose norms are known; ``unit_error`` is its own relative error."""
 
-    def interval(self, pool: "Pool") -> float:
+    def interval(self, pool: PoolMeasures) -> float:
         """Return every how many batches a pool is drawn while there is none, and no norms are reported."""
         return math.inf
 
@@ -114,7 +109,7 @@ class AutomaticSize(PoolSize):
         super().__init__(_PROBE)
         self.load([0.0, 1.0, _WITH_POOLS])
 
-    def observe(self, pool: "Pool", unit_error: float) -> None:
+    def observe(self, pool: PoolMeasures, unit_error: float) -> None:
         """Decide again."""
         uniform, cost = pool.possible_gain - 1.0, pool.cost_ratio
         if pool.scored < FIRST_POOLS or not (uniform > 0.0 and cost > 0.0):  # also if one is not known
@@ -127,7 +122,7 @@ class AutomaticSize(PoolSize):
         margin = 1.0 if self.ratio > 1.0 else _MARGIN  # so that a pool is not switched on and off again
         self.ratio = best_ratio(self._with * uniform, cost, most, self._without * uniform, margin)
 
-    def interval(self, pool: "Pool") -> float:
+    def interval(self, pool: PoolMeasures) -> float:
         """Return 2 for the first batches, then twice as many each time, up to what costs one per cent of the time.
 
         A pool that does not pay yet may soon do so: norms are alike in a net that has not been trained.

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from avare.torch.gradient_norms.uses import tensors_of
+from avare.torch.norms.gradient_norms.uses import tensors_of
 
 
 def parameter_uses(output: Any) -> Counter[nn.Parameter]:

@@ -1,6 +1,23 @@
-"""The batch sampler: draws with an avare sampler, and keeps what the consumer has not received yet."""
+"""The batch sampler: units of a dataset, drawn with an avare sampler, and what the consumer has not received yet.
 
-import inspect
+The state, besides that of the cursor, the sampler and the second stage (all are saved, except what follows from the
+arguments):
+
+================  =====================================================================================
+attribute         what it is
+================  =====================================================================================
+``_known``        of each example: never drawn (0), drawn and not reported since, or reported
+``_steps``        units drawn so far; it follows from the steps of the samplers
+``_fingerprint``  checksum of all units drawn, in order: ranks compare it before they exchange norms
+``_samplers``     "sampler", and "passes" if shuffled passes take its place while no pool pays
+``_follows_n``    whether the length of an epoch follows the number of examples; from the arguments
+``_build``        builds the sampler again, for another number of examples; from the arguments
+================  =====================================================================================
+
+A call of `update` goes to the ranks first, and they call back to check the norms. So an error on one rank reaches all
+ranks before anything has changed on any.
+"""
+
 import itertools
 import math
 import sys
@@ -8,7 +25,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -16,25 +33,22 @@ from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Sampler as TorchSampler
 
 from avare import _validation as validation
-from avare import samplers
 from avare import state as states
 from avare._compilation import lean
 from avare._randomness import Seed, derive
 from avare.batch import Batch
-from avare.samplers import Calibrated, Passes, Sampler, Uniform
+from avare.samplers import Sampler, Uniform
 from avare.samplers.stateful import arguments, read_state, replace_state
 from avare.state import Field, Fields, Nested, State
-from avare.torch.checkpoint import as_array, with_arrays, with_tensors
-from avare.torch.cursor import Cursor
-from avare.torch.distributed import Mode, Ranks
-from avare.torch.pool import Pool
-from avare.torch.weighted_batches import Collate, Pairs, take_rows
+from avare.torch.loading.cursor import Cursor
+from avare.torch.loading.ranks import Mode, Ranks
+from avare.torch.loading.sampler_choice import build_sampler, default_sampler
+from avare.torch.loading.second_stage import Floats, Loaded, Pool, SecondStage, StageOptions, Take
+from avare.torch.loading.tensors import as_array, with_arrays, with_tensors
+from avare.torch.loading.weighted_batches import Pairs, as_triple
 
 Values: TypeAlias = ArrayLike | torch.Tensor
-Score: TypeAlias = Callable[[Any], Values]
-"""A function of a collated pool that returns a score for each example."""
 InUpdate = Literal["raise", "skip"]
-_OWN = ("n", "batch_size", "replacement", "seed")  # arguments of samplers that a loader has itself
 _FORMAT = 2  # of the state; raise it when the meaning of a field changes
 _MOST_AHEAD = 1024  # batches to keep if the consumer does not confirm what it has received
 _WAITING, _REPORTED = 1, 2  # what is known of an example that was drawn
@@ -71,8 +85,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         m, per process.
     sampler, sampler_options, replacement, seed, batches_per_epoch, distributed
         See `ImportanceLoader`.
-    pool : Pool, optional
-        The second stage, for a loader that calls `complete`.
+    stage : StageOptions, optional
+        The second stage, for a loader that calls `deliver`.
 
     Attributes
     ----------
@@ -82,6 +96,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         Which part of each batch belongs to this process.
     cursor
         Where the epoch is: how many batches were drawn, and which of them were not received yet.
+    stage
+        The second stage; None if there is none.
 
     Examples
     --------
@@ -107,13 +123,13 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         seed: Seed = None,
         batches_per_epoch: int | None = None,
         distributed: Mode = "auto",
-        pool: Pool | None = None,
+        stage: StageOptions | None = None,
     ) -> None:
-        self.pool = pool
+        self._options = stage
         self.ranks = Ranks(n, batch_size, distributed)
         options = dict(sampler_options or {})
         if sampler is None:
-            sampler = default_sampler(replacement, options, has_pool=pool is not None)
+            sampler = default_sampler(replacement, options, has_pool=stage is not None)
         self._follows_n = batches_per_epoch is None  # the length of an epoch
         length = self.ranks.batches(self.ranks.total) if batches_per_epoch is None else batches_per_epoch
         length = validation.integer("batches_per_epoch", length, at_least=1)
@@ -123,18 +139,23 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         common = self.ranks.agree(self._settings(sampler, seed))  # first, because one rank alone may fail below
         if seed is None and isinstance(sampler, str) and not self.ranks.is_alone:
             seed = common["_entropy"]
-        self._make = partial(_make, self.ranks, sampler, options, replacement)
+        self._build = partial(build_sampler, self.ranks, sampler, options, replacement)
         self._is_by_name = isinstance(sampler, str)
-        self.sampler = self._make(self.ranks.n, seed)
-        self._known = np.zeros(self.ranks.n, dtype=np.int8)  # of each example: 0 if it was never drawn
-        self._steps = 0  # batches and pools drawn so far
-        self._fingerprint = 0  # of all batches drawn, in order
-        self._samplers = {"sampler": self.sampler}  # "passes" in its place while no pool pays
-        if pool is not None:
+        self.sampler = self._build(self.ranks.n, seed)
+        if self.sampler.needs_all_norms:  # norms that nobody has reported would count as 0
+            raise ValueError(
+                f"sampler = {type(self.sampler).__name__}: needs the norms of all examples before each draw, and a "
+                "loader receives those of batches; use Calibrated, or Static if you know the norms"
+            )
+        self._known = np.zeros(self.ranks.n, dtype=np.int8)
+        self._steps = self._fingerprint = 0
+        self._samplers = {"sampler": self.sampler}
+        self.stage: SecondStage | None = None
+        if stage is not None:
             # From the state of the sampler's generator: the same on all ranks.
             of_pool, of_passes = derive(self.sampler.generator, 2)
-            pool.join(self.ranks.n, self.ranks.batch_size, self._largest_pool, of_pool)
-            if pool.size.shuffles and self.ranks.draws <= self.ranks.n:
+            self.stage = SecondStage(stage, self.ranks.n, self._largest_pool, self.ranks.batch_size, of_pool)
+            if stage.size.shuffles and self.ranks.draws <= self.ranks.n:
                 passes = Uniform(self.ranks.n, self.ranks.draws, reshuffle=True, seed=of_passes)
                 self._samplers["passes"] = passes
         self.cursor.ended = self._warn_of_silence
@@ -147,7 +168,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     @property
     def gain(self) -> float:
         """Uniform's second moment over ours, for the sampler's draws or for both stages."""
-        return self.sampler.gain if self.pool is None else self.pool.gain
+        return self.sampler.gain if self.stage is None else self.stage.gain
 
     def __len__(self) -> int:
         if self.cursor.length == sys.maxsize:
@@ -183,8 +204,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         """
         find = partial(self._checked, index, norms, not_finite)
         indices, values, _ = self.ranks.gather(find, self._fingerprint, self._received)
-        if self.pool is not None:
-            self.pool.is_reported = True
+        if self.stage is not None:
+            self.stage.measured.is_reported = True
         self._take_in(indices, values)
         if self.cursor.keep is not None:
             self.cursor.receive_until(lambda draw: np.array_equal(draw.indices, indices))
@@ -217,7 +238,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     def retire(self, index: Values) -> None:
         """Never draw some examples again, from the next draw on: see `avare.Sampler.retire`.
 
-        Batches that were drawn ahead may still contain them. All ranks must call it with the same index, after the same
+        Prefetched batches may still contain them. All ranks must call it with the same index, after the same
         batch.
         """
         self._refuse_parts()
@@ -229,61 +250,51 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         self._resize_pool()
 
     def fail(self) -> None:
-        """Take part in the next `update` of the other ranks with an error, so that they do not wait.
+        """Send a failure marker, so that the other ranks raise an error from `update` instead of hanging.
 
-        For a rank that has received a batch and, because of an error, does not call `update` for it, and does not end
-        either. The others then raise an error from their `update`, and nothing changes on any rank.
+        Call it on a rank that has received a batch and, because of an error, will not call `update` for it. Nothing
+        changes on any rank.
         """
         self.ranks.refuse()
 
-    def complete(self, loaded: tuple[Any, Pairs], collate_fn: Collate | None, pin: bool) -> tuple[Any, Pairs]:
-        """Make the batch of the oldest unit ahead, which was loaded: the second stage.
+    def deliver(self, read: Callable[[], Iterator[Any]], take: Take) -> Iterator[Any]:
+        """Begin an iteration, and return its batches: see `avare.torch.loading.second_stage.Source`."""
+        stage = self.stage
+        complete = (lambda _, loaded: as_triple(loaded)) if stage is None else partial(stage.complete, self, take)
+        return self.cursor.deliver(read, complete, lambda loaded: loaded[1].place)
 
-        An error of the score function, or in what it returns, changes nothing. All ranks must call it. The batch is
-        drawn once: if the collate function raises an error, the next call collates the same examples.
-
-        Parameters
-        ----------
-        loaded
-            What a worker has made of the unit.
-        collate_fn
-            Makes a batch of a list of items.
-        pin
-            Whether to pin the memory of the chosen rows.
-        """
-        batch, pairs = loaded
-        pool, unit = cast(Pool, self.pool), self.cursor.ahead[0]
+    def pool_of(self, unit: Draw, loaded: Loaded) -> Pool | None:
+        """Return the pool of a unit that was loaded; None if it is a batch, on all ranks."""
         size = len(unit.indices)
-        if size == self.ranks.draws:  # on all ranks
-            pool.weights = None
-            return loaded
+        return None if size == self.ranks.draws else Pool([loaded], loaded[1], unit.weights, self.ranks.own(size))
+
+    def share(self, unit: Draw, score: Callable[[], Floats], costs: Floats) -> tuple[Floats, Floats]:
+        """Call ``score``, for this rank's examples; return the scores of all ranks, and their costs as rows."""
+        if self.ranks.is_alone:
+            return score(), costs[None]
+        size = len(unit.indices)
         own, most = self.ranks.own(size), -(-size // self.ranks.copies)
-        if pairs.chosen is None:
-            indices, scores, costs = self.ranks.gather(
-                lambda: (unit.indices[own], pool.scores(batch, len(pairs))),
-                self._fingerprint,
-                self._received + 1,
-                most,
-                pool.costs(),
-            )
-            pairs.chosen = pool.draw(unit.weights, scores, own)
-            pool.take_costs(costs)
-            self._take_in(indices, scores)
-        places, weights = pairs.chosen
-        return take_rows([loaded], places, collate_fn, pin), Pairs(pairs.indices[places], weights)
+        _, scores, of_ranks = self.ranks.gather(
+            lambda: (unit.indices[own], score()), self._fingerprint, self._received + 1, most, costs
+        )
+        return scores, of_ranks
+
+    def learn(self, unit: Draw, scores: Floats) -> None:
+        """Learn from the scores of a pool, which are valid."""
+        self._take_in(unit.indices, scores)
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing: draws do not depend on the epoch. For code that calls it on every sampler."""
 
     def measures(self) -> dict[str, float]:
-        """Return what `ImportanceLoader.log` writes, by name. O(n), some microseconds for a million examples."""
-        is_expected = self.pool is None or not self.pool.draws_passes  # otherwise nobody reports norms
+        """Return what loaders log, by name. O(n), some microseconds for a million examples."""
+        is_expected = self.stage is None or not self.stage.draws_passes  # otherwise nobody reports norms
         waiting = np.count_nonzero(self._known == _WAITING) if is_expected else math.nan
         found = {"gain": self.gain, "floor": getattr(self.sampler, "floor", math.nan), "waiting": waiting}
         weights: Any = None if self.cursor.latest is None else self.cursor.latest.weights
-        if self.pool is not None:
-            found |= self.pool.measures()
-            weights = weights if self.pool.weights is None else self.pool.weights.astype(np.float64)
+        if self.stage is not None:
+            found |= self.stage.measures()
+            weights = weights if self.stage.weights is None else self.stage.weights.astype(np.float64)
         if weights is not None:
             found["effective_sample_size"] = weights.sum() ** 2 / (weights**2).sum()
         return {name: float(value) for name, value in found.items() if not math.isnan(value)}
@@ -304,12 +315,12 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             "known": self._known,
             "fingerprint": self._fingerprint,
             **{name: sampler.state_dict() for name, sampler in self._samplers.items()},
-            **({} if self.pool is None else self.pool.state()),
+            **({} if self.stage is None else self.stage.state()),
         }
         return with_tensors({**state, "checksum": states.checksum(state)})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a saved state: the next iteration continues its epoch, batches drawn ahead first.
+        """Resume from a saved state: the next iteration continues its epoch, prefetched batches first.
 
         A state saved with different arguments, or a damaged one, is a ``ValueError``, and nothing changes.
         """
@@ -334,8 +345,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         self._resize_pool()
         self._steps = sum(values[name]["steps"] for name in self._samplers)
         self._known, self._fingerprint = values["known"], values["fingerprint"]
-        if self.pool is not None:
-            self.pool.load(values)
+        if self.stage is not None:
+            self.stage.load(values)
         self.cursor.load(values["epoch"], values["drawn"], ahead)
 
     def _for_state(self, state: State) -> tuple[dict[str, Sampler], int]:
@@ -350,7 +361,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             if self._follows_n:
                 length = Field(int, at_least=1, at_most=length).read(state, "batches_per_epoch")
             if self._is_by_name and first != arguments(self.sampler)["n"]:
-                samplers = {"sampler": self._make(first, None)}
+                samplers = {"sampler": self._build(first, None)}
                 if "passes" in self._samplers:
                     samplers["passes"] = Uniform(first, self.ranks.draws, reshuffle=True)
         return samplers, length
@@ -365,14 +376,14 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             "ahead_weights": Field(np.float64, batches, at_least=0.0),
             "known": Field(np.int8, (n,), at_least=0, at_most=_REPORTED),
             "fingerprint": Field(int, at_least=0, at_most=2**32 - 1),
-            **({} if self.pool is None else self.pool.fields()),
+            **({} if self.stage is None else self.stage.fields()),
             **{name: Nested(partial(_read_sampler, sampler, name)) for name, sampler in samplers.items()},
         }
 
     def _warn_of_silence(self) -> None:
         """Give a warning, once, if batches have been drawn and no norm was ever reported."""
         is_silent = self._known.any() and not (self._known == _REPORTED).any()
-        if self.pool is None and self.sampler.learns and is_silent:
+        if self.stage is None and self.sampler.learns and is_silent:
             self.cursor.ended = None
             warnings.warn(
                 f"no gradient norms have been reported (batches drawn: {self.sampler.steps}), so draws are still "
@@ -403,13 +414,12 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             "n": self.ranks.n,
             "part": f"{self.ranks.rank} of {self.ranks.world}" if self.ranks.is_sharded else "whole",
             "batches_per_epoch": self.cursor.length,
-            "pool": str(self.pool),
+            "pool": str(self._options),
         }
 
     def _draw(self) -> Draw:
-        if self.sampler.pending.limit != len(self.cursor.ahead) + _LATE:
-            self.sampler.pending.limit = len(self.cursor.ahead) + _LATE
-        batch = self.sampler.sample() if self.pool is None else self._draw_unit(self.pool)
+        self.sampler.pending.limit = len(self.cursor.ahead) + _LATE
+        batch = self.sampler.sample() if self.stage is None else self._draw_unit(self.stage)
         self._steps += 1
         self._known[batch.indices] = _WAITING
         self._fingerprint = zlib.crc32(batch.indices.data, self._fingerprint)
@@ -435,13 +445,13 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         return math.inf if self.sampler.replacement else self.sampler.present // self.ranks.copies
 
     def _resize_pool(self) -> None:
-        if self.pool is not None:
-            self.pool.resize(self.sampler.present, self._largest_pool)
+        if self.stage is not None:
+            self.stage.resize(self.sampler.present, self._largest_pool)
 
-    def _draw_unit(self, pool: Pool) -> Batch:
+    def _draw_unit(self, stage: SecondStage) -> Batch:
         """Draw a pool, or a batch: of a shuffled pass, if nothing keeps the memory of the sampler fresh."""
-        size, passes = pool.next_size() * self.ranks.copies, self._samplers.get("passes")
-        if passes is None or size > self.ranks.draws or not pool.draws_passes:
+        size, passes = stage.next_size() * self.ranks.copies, self._samplers.get("passes")
+        if passes is None or size > self.ranks.draws or not stage.draws_passes:
             return self.sampler.sample(size)
         return passes.sample()
 
@@ -454,8 +464,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         """Learn from the norms of all ranks, which are valid."""
         drawn = self.sampler.pending.find(indices)
         self._known[indices] = _REPORTED
-        if self.pool is not None and drawn is not None:
-            self.pool.observe(drawn, norms)
+        if self.stage is not None and drawn is not None:
+            self.stage.observe(drawn, norms)
         self.sampler.update(indices, norms)  # its warnings come last
 
     def _pairs(self, draw: Draw, place: int) -> Pairs:
@@ -486,22 +496,6 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         return indices[kept], values[kept]
 
 
-def default_sampler(replacement: bool | None, options: Mapping[str, Any], *, has_pool: bool) -> str:
-    """Return the name of the sampler if none is given: `Passes`, unless something is asked for that it cannot do.
-
-    Its passes take no pools and no draws with replacement, and its only option is ``least``. The other choice is
-    `Calibrated`; an option that neither has is a ``ValueError``.
-
-    >>> default_sampler(None, {}, has_pool=False), default_sampler(None, {"decay": 0.99}, has_pool=False)
-    ('Passes', 'Calibrated')
-    """
-    known = [*Passes.hyperparameters, *inspect.signature(Calibrated).parameters]
-    for option in options:
-        validation.choice("sampler_options", option, [each for each in known if each not in _OWN])
-    fits = not has_pool and not replacement and set(options) <= set(Passes.hyperparameters)
-    return (Passes if fits else Calibrated).__name__
-
-
 def spread(number: NDArray[np.float64], remembered: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return new norms of examples whose mean norm is known, and of some also a remembered norm.
 
@@ -514,34 +508,6 @@ def spread(number: NDArray[np.float64], remembered: NDArray[np.float64]) -> NDAr
     if known.any() and 0.0 <= number < math.inf:  # otherwise the number itself is refused
         norms[known] = remembered[known] * (1.0 + number / remembered[known].mean()) / 2.0
     return norms
-
-
-def _make(
-    ranks: Ranks, sampler: str | Sampler, options: dict[str, Any], replacement: bool | None, n: int, seed: Seed
-) -> Sampler:
-    """Build the sampler of a name, or check the one that was passed."""
-    draws = ranks.draws
-    if isinstance(sampler, Sampler):
-        if options or replacement is not None or seed is not None:
-            raise ValueError("sampler_options, replacement and seed are for a sampler given by its name")
-        for name, found, wanted in (("n", sampler.n, n), ("batch_size", sampler.batch_size, draws)):
-            if found != wanted:
-                raise ValueError(f"sampler has {name} = {found}: must have {wanted}, what this process draws")
-        return sampler
-    kind = samplers.get(validation.choice("sampler", sampler, samplers.names()))
-    for need in set(kind.needs) - set(options):
-        raise ValueError(f"sampler = {sampler!r} needs {need}: pass sampler_options={{{need!r}: ...}}")
-    if replacement is None:
-        replacement = kind.with_replacement_only
-    fewest = ranks.total // ranks.world if ranks.is_sharded else n  # so that all ranks raise an error
-    if not replacement and draws > fewest:
-        raise ValueError(
-            f"batch_size = {ranks.batch_size}: {draws} of {fewest} examples cannot be drawn without replacement; pass "
-            "a smaller one, or replacement=True"
-        )
-    if ranks.is_sharded and isinstance(seed, int | np.integer):
-        seed = np.random.SeedSequence(int(seed), spawn_key=(ranks.rank,))
-    return samplers.build(sampler, n, draws, replacement=replacement, lasting_floor=True, seed=seed, **options)
 
 
 def _are_plain(index: Any, norms: Any) -> bool:

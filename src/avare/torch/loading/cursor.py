@@ -1,4 +1,4 @@
-"""One cursor for all loaders: where an epoch is, what was drawn ahead, what the consumer has received.
+"""One cursor for all loaders: where an epoch is, what was prefetched, what the consumer has received.
 
 A loader draws *units*, loads their examples, and gives the consumer one batch per unit. A unit is a batch, or a
 pool, of which a second stage chooses the batch when the pool is received: the cursor stores units and never looks
@@ -54,8 +54,10 @@ An example, with epochs of 3 units of which a worker loads one ahead:
 ['b', 'c']
 >>> [cursor.receive(), cursor.receive()], cursor.is_over
 (['b', 'c'], True)
->>> list(cursor.deliver(lambda: cursor.units(lambda: next(letters)), str.upper, "def".index)), cursor.epoch
-(['D', 'E', 'F'], 2)
+>>> list(cursor.deliver(lambda: cursor.units(lambda: next(letters)), lambda unit, _: unit.upper(), "def".index))
+['D', 'E', 'F']
+>>> cursor.epoch
+2
 """
 
 from collections import deque
@@ -92,7 +94,8 @@ class Cursor(Generic[Unit]):
         """The unit received last; None if there is none since the start, or since a state was loaded."""
         self.ended: Callable[[], None] | None = None
         """Called at the end of each epoch, if it is not None."""
-        self._started = False
+        self.has_started = False
+        """Whether a unit has been received from the current iteration."""
         self._iteration = 0  # a number that identifies the current iteration
 
     @property
@@ -107,13 +110,13 @@ class Cursor(Generic[Unit]):
 
     def units(self, draw: Callable[[], Unit]) -> Iterator[Unit]:
         """Begin an iteration, and return its units: those ahead, then what ``draw`` returns."""
-        if self._started or self.is_over:
+        if self.has_started or self.is_over:
             self.finish()
         self._iteration += 1
         return self._units(draw, self._iteration)
 
     def deliver(
-        self, load: Callable[[], Iterator[Any]], complete: Callable[[Any], Any], place: Callable[[Any], int]
+        self, load: Callable[[], Iterator[Any]], complete: Callable[[Unit, Any], Any], place: Callable[[Any], int]
     ) -> Iterator[Any]:
         """Begin an iteration of a consumer, and return its batches.
 
@@ -123,12 +126,12 @@ class Cursor(Generic[Unit]):
             Returns an iterator over the loaded units of a new iteration: it calls `units`, directly or
             through a ``DataLoader``.
         complete
-            Makes the batch of a loaded unit: the second stage. If it raises an error, the unit has not
-            been received, and the next attempt gets the same one.
+            Makes a batch of a unit and what was loaded for it: the second stage. If it raises an error, the unit has
+            not been received, and the next attempt gets the same one.
         place
             Returns the place of a loaded unit in its epoch, counted from 0.
         """
-        if self.is_over and not self._started:
+        if self.is_over and not self.has_started:
             self.finish()
             return iter(())
         loaded = load()  # which begins an iteration
@@ -136,7 +139,7 @@ class Cursor(Generic[Unit]):
 
     def receive(self) -> Unit:
         """Count the oldest unit ahead as received, and return it."""
-        self._started = True
+        self.has_started = True
         self.latest = self.ahead.popleft()
         return self.latest
 
@@ -160,7 +163,7 @@ class Cursor(Generic[Unit]):
         self.epoch += 1
         self.drawn = 0
         self.ahead.clear()
-        self._started = False
+        self.has_started = False
         self._iteration += 1
 
     def state(self) -> tuple[int, int, list[Unit]]:
@@ -171,7 +174,7 @@ class Cursor(Generic[Unit]):
         """Continue from a saved state. The next iteration gives the rest of its epoch."""
         self.epoch, self.drawn, self.ahead = epoch, drawn, deque(ahead)
         self.latest = None
-        self._started = False
+        self.has_started = False
         self._iteration += 1
 
     def require(self, iteration: int) -> None:
@@ -194,16 +197,16 @@ class Cursor(Generic[Unit]):
                 self.drawn += 1
                 self.ahead.append(unit)
             if self.keep is not None:
-                self._started = True
+                self.has_started = True
                 while len(self.ahead) > self.keep:
                     self.ahead.popleft()
             yield unit
 
 
-def without_end(function: Callable[[Any], Any], argument: Any) -> Any:
+def without_end(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function. A ``StopIteration`` within it, which would end the epoch, becomes another error."""
     try:
-        return function(argument)
+        return function(*arguments)
     except StopIteration as error:
         raise RuntimeError("a dataset, collate function or score raised StopIteration: see the error above") from error
 
@@ -215,7 +218,7 @@ class Delivery(Iterator[Any]):
     _cursor: Cursor[Any]
     _iteration: int
     _loaded: Iterator[Any]
-    _complete: Callable[[Any], Any]
+    _complete: Callable[[Any, Any], Any]
     _place: Callable[[Any], int]
     _is_over: bool = False
     _held: Any = _NOTHING  # a loaded unit that has not become a batch yet
@@ -233,7 +236,7 @@ class Delivery(Iterator[Any]):
             self._cursor.finish()
             raise
         self._cursor.drop(self._place(self._held))
-        batch = without_end(self._complete, self._held)
+        batch = without_end(self._complete, self._cursor.ahead[0], self._held)
         self._held = _NOTHING
         self._cursor.receive()
         return batch

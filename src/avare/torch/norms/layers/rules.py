@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from avare.torch.layers.parts import Dense, OneHot, Outer
-from avare.torch.layers.registry import Parts, is_trained, refuse, register, require_batch
+from avare.torch.norms.layers.parts import Dense, OneHot, Outer
+from avare.torch.norms.layers.registry import Parts, is_trained, refuse, register, require_batch
 
 # --- linear layers, at one or many positions per example ----------------------------------------
 

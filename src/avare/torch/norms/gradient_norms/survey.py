@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from avare.torch.layers.registry import Rule, refusal_of, rule_of
+from avare.torch.norms.layers.registry import Rule, refusal_of, rule_of
 
 
 class Place(NamedTuple):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from avare import _validation as validation
-from avare.torch.cross_entropy import IGNORED, class_gradients, count_targets, plain_norms
+from avare.torch.norms.cross_entropy import IGNORED, class_gradients, count_targets, plain_norms
 
 LossFunction = Callable[[Tensor, Any], Tensor]
 """A function of outputs and targets that returns the loss of each example, or at each of its positions."""
@@ -60,8 +60,8 @@ def output_norms(
     class_dim : int, default=1
         For "cross_entropy": the dimension of the classes. -1 for logits of shape (batch, time, vocabulary).
     reduction : {"sum", "mean", "all"}, default="sum"
-        What the loss of an example is: the "sum" over its positions or entries that count, the "mean" over them, or
-        their sum divided by the number of "all" that count in the batch. Your own loss has its own.
+        What the loss of an example is: the "sum" over its positions or entries that count, or their "mean". "all":
+        their sum, divided by the number of all that count in the batch. Your own loss has its own reduction.
     not_finite : {"raise", "keep"}, default="raise"
         "raise" an error if the output, or the target, is not finite, or "keep" a norm that is not finite
         either, for ``loader.update(index, norms, not_finite="skip")``.

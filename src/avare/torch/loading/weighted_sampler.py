@@ -13,8 +13,8 @@ from avare import _validation as validation
 from avare.state import Field, State, checksum
 from avare.structures import WeightTree
 from avare.structures.seeded_tree import SeededTree
-from avare.torch.checkpoint import as_array, with_arrays, with_tensors
-from avare.torch.distributed import Mode, Ranks
+from avare.torch.loading.ranks import Mode, Ranks
+from avare.torch.loading.tensors import as_array, with_arrays, with_tensors
 
 _AHEAD = 256  # indices that iteration draws at a time
 
@@ -84,6 +84,7 @@ class WeightedSampler(Sampler[int]):
             settings["checksum of weights"] = checksum(tree.state())
         common = self._ranks.agree({**settings, "_seed": np.random.SeedSequence().entropy})
         self._draws = SeededTree(tree, common["_seed"] if seed is None else seed)
+        self._pass = 0  # a number that identifies the current pass
         self._require_enough()
         self._begin(None)
 
@@ -105,21 +106,29 @@ class WeightedSampler(Sampler[int]):
         return -(-self.num_samples // world) if self.replacement else self.num_samples // world
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the indices of a pass, or those that are left of the pass of a loaded state."""
+        """Yield the indices of a pass, or those that are left of the pass of a loaded state.
+
+        It ends the pass of an earlier iterator, which raises an error if it is asked for more.
+        """
         self._ranks.check_unchanged()
         if not self._resumes:
             self._require_enough()
             self._take_back()
             self._begin(None if self.replacement else np.zeros(len(self.weights), dtype=np.bool_))
         self._resumes = False
-        while self._given < self._length:
+        current, left = self._pass, self._length - self._given
+        while left > 0:
             if self._place == len(self._ahead) and not self._draw_ahead():
                 return  # weights that were set to zero are missing
             index = self._ahead[self._place]
             self._place += 1
             self._given += 1
+            left -= 1
             yield index
-        self._begin(None)
+            if left > 0 and self._pass != current:
+                raise RuntimeError("another iteration has begun, or a state was loaded: this one cannot continue")
+        if self._pass == current:
+            self._begin(None)
 
     def draw(self, size: int) -> torch.Tensor:
         """Draw a batch for a loop of your own; without replacement, its indices are distinct. O(size log N).
@@ -185,6 +194,7 @@ class WeightedSampler(Sampler[int]):
 
     def _begin(self, drawn: NDArray[np.bool_] | None) -> None:
         """Begin a pass, or end one: which indices were drawn is needed during a pass without replacement only."""
+        self._pass += 1
         self._resumes = False
         self._given, self._length, self._place = 0, len(self), 0
         self._ahead: list[int] = []

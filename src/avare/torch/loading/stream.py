@@ -14,6 +14,7 @@ batch.
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,18 +24,18 @@ from avare import state as states
 from avare._randomness import Seed, derive
 from avare.batch import Batch
 from avare.state import Field, Fields, State
-from avare.torch.checkpoint import with_arrays, with_tensors
-from avare.torch.cursor import Cursor, without_end
-from avare.torch.distributed import Mode, Ranks
-from avare.torch.pool import Pool
-from avare.torch.weighted_batches import Collate, Items, Pairs, take_rows
+from avare.torch.loading.cursor import Cursor, without_end
+from avare.torch.loading.ranks import Mode, Ranks
+from avare.torch.loading.second_stage import Floats, Loaded, Pool, SecondStage, StageOptions, Take
+from avare.torch.loading.tensors import with_arrays, with_tensors
+from avare.torch.loading.weighted_batches import Collate, Items, Pairs
 
 _FORMAT = 1  # of the state; raise it when the meaning of a field changes
 _MOST = 1 << 62
 
 
 class StreamBatches:
-    """Makes batches of the blocks of a stream: what `AvareBatchSampler` is for a map-style dataset.
+    """The blocks of a stream, and their pools: the `Source` that `AvareBatchSampler` is for a map-style dataset.
 
     Parameters
     ----------
@@ -42,7 +43,7 @@ class StreamBatches:
         If it has ``set_epoch``, that is called before each epoch.
     batch_size : int
         Per process.
-    pool : Pool
+    stage : StageOptions
         The second stage.
     seed, distributed
         See `ImportanceLoader`.
@@ -52,11 +53,10 @@ class StreamBatches:
     """
 
     def __init__(
-        self, dataset: Any, batch_size: int, *, pool: Pool, seed: Seed, distributed: Mode, in_workers: bool
+        self, dataset: Any, batch_size: int, *, stage: StageOptions, seed: Seed, distributed: Mode, in_workers: bool
     ) -> None:
-        self.pool = pool
-        if not float(pool.size.ratio).is_integer():
-            raise ValueError(f"pool = {pool.size.ratio:g}: must be a whole number of batches for a stream")
+        if not float(stage.size.ratio).is_integer():
+            raise ValueError(f"pool = {stage.size.ratio:g}: must be a whole number of batches for a stream")
         if distributed not in ("auto", None):
             raise ValueError(
                 f"distributed = {distributed!r}: must be 'auto' or None: ranks read their parts of a stream"
@@ -64,36 +64,30 @@ class StreamBatches:
         self.ranks = Ranks(1, batch_size, distributed)
         self.cursor: Cursor[int] = Cursor(sys.maxsize)
         self.cursor.ended = self._begin
-        self._dataset = dataset
+        self._dataset, self._options = dataset, stage
         self._has_state = not in_workers and all(hasattr(dataset, name) for name in ("state_dict", "load_state_dict"))
         common = self.ranks.agree(
-            {"batch_size": batch_size, "pool": str(pool), "_entropy": np.random.SeedSequence().entropy}
+            {"batch_size": batch_size, "pool": str(stage), "_entropy": np.random.SeedSequence().entropy}
         )
         generator = np.random.default_rng(common["_entropy"] if seed is None else seed)
-        pool.join(1, self.ranks.batch_size, np.inf, derive(generator, self.ranks.world)[self.ranks.rank], whole=True)
+        own = derive(generator, self.ranks.world)[self.ranks.rank]
+        self.stage: SecondStage = SecondStage(stage, 1, np.inf, self.ranks.batch_size, own, whole=True)
         self._saved: Any = None  # the state of the dataset, until the next iteration
         self._begin()
 
     @property
-    def sampler(self) -> Any:
-        """A stream has none."""
-        raise AttributeError("a stream has no sampler: its examples arrive in order")
-
-    @property
     def gain(self) -> float:
         """Uniform's second moment over that of the next batch, from recent scores."""
-        return self.pool.gain
+        return self.stage.gain
 
     def __len__(self) -> int:
         raise TypeError("the number of batches of a stream is not known")
 
-    def update(self, *arguments: Any, **options: Any) -> None:
-        """Raise an error: nothing is remembered."""
-        raise TypeError("a stream has no memory: update, fail, extend and retire do not apply; score= finds the norms")
+    def deliver(self, read: Callable[[], Iterator[Any]], take: Take) -> Iterator[Any]:
+        """Begin an iteration, and return its batches: see `avare.torch.loading.second_stage.Source`."""
+        return self.cursor.deliver(partial(self._load, read), partial(self._complete, take), self._place)
 
-    fail = extend = retire = update
-
-    def load(self, read: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    def _load(self, read: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """Begin an iteration, and return its pools. ``read`` begins to read the blocks."""
         self.ranks.check_unchanged()
         units = self.cursor.units(self._draw)
@@ -109,31 +103,46 @@ class StreamBatches:
             next(itertools.islice(blocks, self._blocks - 1, None), None)
         return _Pools(self.ranks, units, blocks)
 
-    def complete(self, blocks: list[tuple[Any, Pairs]], collate_fn: Collate | None, pin: bool) -> tuple[Any, Pairs]:
-        """Make a batch of a pool. An error of the score or collate function changes nothing."""
+    def _complete(self, take: Take, unit: int, blocks: list[Loaded]) -> Any:
+        """Make the batch of a pool, and count what was read."""
         sizes = [len(pairs) for _, pairs in blocks]
-        size, pool = sum(sizes), self.pool
-        places, weights = np.arange(size), np.ones(size, dtype=np.float32)
-        first = blocks[0][1]
-        if size <= pool.batch_size:
-            pool.weights = None
-        elif first.chosen is None:
-            scores = np.concatenate([pool.scores(batch, len(pairs)) for batch, pairs in blocks])
-            first.chosen = pool.draw(np.full(size, pool.batch_size / size), scores, slice(0, size))
-            pool.take_costs(pool.costs()[None])
-            pool.observe(Batch(places, np.full(size, 1.0 / size), np.ones(size)), scores)
-        places, weights = first.chosen or (places, weights)
-        batch = take_rows(blocks, places, collate_fn, pin)
-        found = batch, Pairs(self._examples + places, weights)
+        loaded: Any = blocks
+        if sum(sizes) <= self.ranks.batch_size:  # as a batch, without a second draw
+            loaded = take(blocks, None), self._pairs(sum(sizes))
+        found = self.stage.complete(self, take, unit, loaded)
         self._blocks += len(blocks)
-        self._examples += size
-        is_short = len(blocks) < self.cursor.ahead[0] or sizes[-1] < pool.batch_size
+        self._examples += sum(sizes)
+        is_short = len(blocks) < unit or sizes[-1] < self.ranks.batch_size
         self._has_ended = self._has_state and is_short
         return found
 
+    def _place(self, _: list[Loaded]) -> int:
+        """Return the place of a pool in its epoch: a stream loses none."""
+        return self.cursor.position
+
+    def pool_of(self, unit: int, loaded: list[Loaded] | Loaded) -> Pool | None:
+        """Return the pool of some blocks, in which all examples have the same weight; None for a batch."""
+        if isinstance(loaded, tuple):
+            return None
+        size = sum(len(pairs) for _, pairs in loaded)
+        return Pool(loaded, self._pairs(size), np.full(size, self.ranks.batch_size / size), slice(0, size))
+
+    def share(self, unit: int, score: Callable[[], Floats], costs: Floats) -> tuple[Floats, Floats]:
+        """Return the scores and costs of this rank: each draws from its own pool."""
+        return score(), costs[None]
+
+    def learn(self, unit: int, scores: Floats) -> None:
+        """Learn how large pools should be; no example comes again."""
+        size = len(scores)
+        self.stage.observe(Batch(np.arange(size), np.full(size, 1.0 / size), np.ones(size)), scores)
+
+    def _pairs(self, size: int) -> Pairs:
+        """Return the next places in the stream, with weights of 1."""
+        return Pairs(self._examples + np.arange(size), np.ones(size, dtype=np.float32))
+
     def measures(self) -> dict[str, float]:
-        """Return what `ImportanceLoader.log` writes, by name."""
-        return {name: value for name, value in self.pool.measures().items() if not np.isnan(value)}
+        """Return what loaders log, by name."""
+        return {name: value for name, value in self.stage.measures().items() if not np.isnan(value)}
 
     def state_dict(self) -> State:
         """Return all that is needed to resume with the same batches. Each rank has its own."""
@@ -144,7 +153,7 @@ class StreamBatches:
             "blocks": self._blocks,
             "examples": self._examples,
             "has_ended": int(self._has_ended),
-            **self.pool.state(),
+            **self.stage.state(),
         }
         own = {"stream": self._dataset.state_dict()} if self._has_state else {}
         return {**with_tensors({**state, "checksum": states.checksum(state)}), **own}
@@ -155,7 +164,7 @@ class StreamBatches:
         found = with_arrays({key: value for key, value in state.items() if key != "stream"})
         values = states.read_sealed(found, self._arguments(), self._fields(), "this loader")
         self.cursor.load(values["epoch"], values["batches"])
-        self.pool.load(values)
+        self.stage.load(values)
         self._blocks, self._examples = values["blocks"], values["examples"]
         self._has_ended = bool(values["has_ended"])
         self._saved = state.get("stream") if self._has_state else None
@@ -168,7 +177,7 @@ class StreamBatches:
             "batch_size": ranks.batch_size,
             "rank": ranks.rank,
             "world": ranks.world,
-            "pool": str(self.pool),
+            "pool": str(self._options),
         }
 
     def _fields(self) -> Fields:
@@ -176,7 +185,7 @@ class StreamBatches:
         return {
             **counts,
             "has_ended": Field(int, at_least=0, at_most=1),
-            **self.pool.fields(),
+            **self.stage.fields(),
         }
 
     def _begin(self) -> None:
@@ -186,7 +195,7 @@ class StreamBatches:
 
     def _draw(self) -> int:
         """Return how many blocks the next pool has."""
-        return int(self.ranks.share(self.pool.next_size() // self.pool.batch_size)[0])
+        return int(self.ranks.share(self.stage.next_size() // self.ranks.batch_size)[0])
 
 
 class _Pools(Iterator[list[Any]]):

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.utils import _pytree as pytree
 
-from avare.torch.gradient_norms.survey import Place
-from avare.torch.layers.parts import Part
+from avare.torch.norms.gradient_norms.survey import Place
+from avare.torch.norms.layers.parts import Part
 
 SHARED = (
     "pass positions that all examples share once per example, as torch.arange(T).expand(n, T), or exclude them, or "

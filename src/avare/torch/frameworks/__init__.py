@@ -1,0 +1,1 @@
+"""What the doors to frameworks share: `avare.torch.transformers`, `avare.torch.lightning` and plain loops."""
