@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from avare.problems.newton import newton
+from avare.linear.newton import newton
 from harness import save, table, where
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))

@@ -16,10 +16,10 @@ from unittest import mock
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from avare.problems import newton as method
-from avare.problems.dual_ascent import Ascent
-from avare.problems.newton_steps import Solver, Steps
-from avare.problems.objective import Objective
+from avare.linear import newton as method
+from avare.linear.dual_ascent import Ascent
+from avare.linear.newton_steps import Solver, Steps
+from avare.linear.objective import Objective
 from harness import duration, save, table, where
 from linear_shapes import Shape, draw, in_turns, ours
 

@@ -20,8 +20,8 @@ from scipy import sparse
 from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge
 from threadpoolctl import threadpool_limits
 
+from avare.linear.newton import newton
 from avare.problems import LeastSquares, Linear, Logistic, Softmax
-from avare.problems.newton import newton
 from avare.sklearn import AvareClassifier, AvareRegressor
 from harness import RESULTS, duration, save, table, where
 

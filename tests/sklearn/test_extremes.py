@@ -10,8 +10,8 @@ from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
+from avare.linear.newton import newton
 from avare.problems import Huber, Logistic
-from avare.problems.newton import newton
 from avare.sklearn import AvareClassifier, AvareRegressor
 
 

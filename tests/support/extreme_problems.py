@@ -7,8 +7,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from avare.linear.newton import newton
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
-from avare.problems.newton import newton
 
 LOSSES = [Logistic, LeastSquares, Softmax, Huber, SmoothedHinge]
 

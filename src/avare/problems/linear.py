@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import inlined, lean
 from avare.problems.base import Problem, Vector, cost_of, strengths_of
-from avare.problems.gap import gap_at, gap_of_errors
 from avare.problems.losses import quadratic_conjugates, slope, terms_into, value
 from avare.problems.matrix import (
     BLOCK,
@@ -25,9 +24,7 @@ from avare.problems.matrix import (
     some_rows,
     writable,
 )
-from avare.problems.minimum import minimum
-from avare.problems.newton import constant
-from avare.problems.rows import OF_SUM, Rows
+from avare.problems.rows import Rows
 from avare.problems.targets import Target, parse_targets
 
 _FEW, _WORK = 256, 1e11  # coefficients, and products, up to which a flat direction is looked for
@@ -206,30 +203,9 @@ class Linear(Problem):
 
     def gap(self, x: ArrayLike) -> float:
         """Bound how far f(x) is above the minimum: it is at most this. Infinite if no bound is known. Some passes."""
+        from avare.linear import gap_at
+
         return gap_at(self, self.coefficients(x))
-
-    def rounding(self, table: Vector, terms: Terms, most: float) -> float:
-        """Estimate the rounding of f and its gap at a table of coefficients; a bound if that is at most `most`.
-
-        The output of a row is rounded by a small share of its parts, entries times coefficients, and the loss by this
-        times its slope, and half of its square times the curvature. The derivative by a coefficient is rounded by a
-        small share of its parts, entries times slopes. The errors of the rows are taken to be independent. That of a
-        free bias counts by its square, as it is minimised.
-        """
-        l2 = self.penalty.l2[: self.width]
-        loose = float(np.divide(0.5, l2, out=np.zeros(self.width), where=(l2 > 0.0) & (self.l1 == 0.0)).max())
-        steep = OF_SUM * math.sqrt(self.square) * float(np.abs(terms.slopes).max())
-        size = math.sqrt(float(np.vdot(table, table)))
-        bound = size * steep + loose * steep**2 + 0.5 * self.largest_curvature * (OF_SUM * size) ** 2 * self.square
-        if bound <= most:
-            return bound
-        rows, curvatures = self.rows(), self.mean_curvatures(terms)
-        centred, errors = rows.centre(table), rows.rounding_of_sums(terms.slopes)
-        bends = 0.5 * OF_SUM**2 * rows.squares(curvatures, centred=False)
-        rounding = float((np.abs(centred) * errors + centred**2 * bends).sum())
-        if self.has_free_bias:
-            rounding += 0.5 * float(curvatures.sum() * np.square(rows.rounding_of_bias(centred)).sum())
-        return rounding + gap_of_errors(self, centred, terms, errors)
 
     @property
     def largest_curvature(self) -> float:
@@ -239,6 +215,8 @@ class Linear(Problem):
 
     def best_constant(self) -> float:
         """Return the objective of the best model without X: 0, or the best free bias. O(n)."""
+        from avare.linear import constant
+
         return constant(self)[1]
 
     # --- all examples, by their outputs ---------------------------------------------------
@@ -343,7 +321,9 @@ class Linear(Problem):
         return losses, norms
 
     def _minimum(self, start: Vector, tolerance: float, progress: bool) -> Vector:
-        return minimum(self, start, tolerance, progress=progress)
+        from avare.linear import minimize
+
+        return minimize(self, start, tolerance, progress=progress)
 
     def total_loss(self, x: Vector) -> float:
         return self._evaluate(x, None)[0]

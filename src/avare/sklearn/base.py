@@ -20,9 +20,9 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from avare import _validation as validation
 from avare import samplers
 from avare._progress import Line
+from avare.linear.newton import newton
 from avare.problems import Linear
 from avare.problems.matrix import parts_of
-from avare.problems.newton import newton
 from avare.sklearn.stream import Moments, merge, moments_of, one_epoch
 from avare.solvers import saga
 from avare.solvers.saga import DEFAULT, batch_size_of

@@ -6,12 +6,13 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from avare.problems import Huber, Linear, Logistic, SmoothedHinge, Softmax, gap
-from avare.problems import newton as method
-from avare.problems.newton import newton
-from avare.problems.newton_steps import Diagonal
-from avare.problems.objective import Objective, Point
-from avare.problems.quasi_newton import Descent, Memory, search
+from avare.linear import gap
+from avare.linear import newton as method
+from avare.linear.newton import newton
+from avare.linear.newton_steps import Diagonal
+from avare.linear.objective import Objective, Point
+from avare.linear.quasi_newton import Descent, Memory, search
+from avare.problems import Huber, Linear, Logistic, SmoothedHinge, Softmax
 
 KINDS = [Logistic, SmoothedHinge, Huber, Softmax]
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -12,15 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from avare.problems.column_steps import ColumnSteps
-from avare.problems.dual_ascent import Ascent
-from avare.problems.free_bias import settle, settled
-from avare.problems.gap import (
+from avare.linear.column_steps import ColumnSteps
+from avare.linear.dual_ascent import Ascent
+from avare.linear.free_bias import settle, settled
+from avare.linear.gap import (
     LOOSE,
     NEGLIGIBLE,
     TIGHT,
@@ -28,18 +28,17 @@ from avare.problems.gap import (
     gap_of_slopes,
     gap_of_step,
     gap_within_rounding,
+    rounding_at,
 )
-from avare.problems.l1_steps import L1Steps
-from avare.problems.newton_steps import CLOSE, Solver, Steps, by_bounds, systematic
-from avare.problems.objective import TINY, Objective, Point, Step
-from avare.problems.quasi_newton import Descent, search
-from avare.problems.row_gradients import minimise_by_rows
+from avare.linear.l1_steps import L1Steps
+from avare.linear.newton_steps import CLOSE, Solver, Steps, by_bounds, systematic
+from avare.linear.objective import TINY, Objective, Point, Step
+from avare.linear.quasi_newton import Descent, search
+from avare.linear.row_gradients import minimise_by_rows
+from avare.linear.small import minimise_small
+from avare.linear.turned import minimise_turned
+from avare.problems.linear import Linear
 from avare.problems.rows import CALL, OF_LOSS, Rows, Table
-from avare.problems.small import minimise_small
-from avare.problems.turned import minimise_turned
-
-if TYPE_CHECKING:
-    from avare.problems.linear import Linear
 
 _STEPS = 200
 _SHARE = 16  # one over the share of rows in the next smaller sample
@@ -156,7 +155,7 @@ def _with_rounding(total: Objective, found: Found, goal: float, steps: int, call
             gap = gap_within_rounding(total, point)
             status = "converged" if gap <= goal else status
         gap = max(gap, 0.0)
-        rounding = problem.rounding(total.rows.centre(point.table, -1.0), point.terms, goal - gap)
+        rounding = rounding_at(problem, total.rows.centre(point.table, -1.0), point.terms, goal - gap)
         rounding = rounding if point.objective != 0.0 else 0.0
         if left == 0 or status != "converged" or gap + rounding <= goal or 2.0 * rounding >= goal:
             break

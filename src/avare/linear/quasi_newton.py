@@ -13,8 +13,8 @@ import math
 import numpy as np
 
 from avare._compilation import product, quick
-from avare.problems.newton_steps import Diagonal, Solver
-from avare.problems.objective import Objective, Point
+from avare.linear.newton_steps import Diagonal, Solver
+from avare.linear.objective import Objective, Point
 from avare.problems.rows import CALL, Table
 
 _PAIRS = 10  # steps that are remembered

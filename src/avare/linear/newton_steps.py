@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare._compilation import lean
-from avare.problems.objective import TINY, WIDEST, Objective, Point, Step
+from avare.linear.objective import TINY, WIDEST, Objective, Point, Step
 from avare.problems.rows import CALL, Table, factor_cost
 
 _MOST_PRODUCTS, _REPEATS = 1000, 3  # for one step; with a factor of H itself

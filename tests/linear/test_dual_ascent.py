@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax, dual_ascent
-from avare.problems import newton as method
-from avare.problems.dual_ascent import Ascent
-from avare.problems.newton import Minimum, constant, newton
-from avare.problems.objective import Objective, Point
+from avare.linear import dual_ascent
+from avare.linear import newton as method
+from avare.linear.dual_ascent import Ascent
+from avare.linear.newton import Minimum, constant, newton
+from avare.linear.objective import Objective, Point
+from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
 
 KINDS = [Logistic, LeastSquares, Huber, SmoothedHinge]
 every_kind = pytest.mark.parametrize("kind", KINDS)

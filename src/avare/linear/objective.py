@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from avare._compilation import quick
+from avare.problems.linear import Linear, Terms
 from avare.problems.rows import OF_SUM, Rows, Table, factor_cost
-
-if TYPE_CHECKING:
-    from avare.problems.linear import Linear, Terms
 
 _LEAST_CURVED = 1e-12  # times the largest curvature
 _DIRECT = 60.0  # products that a factor of H may cost to be made at once, if H is the same everywhere

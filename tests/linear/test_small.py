@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from avare.linear import newton as method
+from avare.linear.newton import constant, newton
+from avare.linear.small import minimise_small, way_of
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
-from avare.problems import newton as method
-from avare.problems.newton import constant, newton
-from avare.problems.small import minimise_small, way_of
 
 KINDS = [Logistic, LeastSquares, Huber]
 

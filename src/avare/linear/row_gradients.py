@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from avare.problems.objective import TINY, Objective, Point
+from avare.linear.objective import TINY, Objective, Point
 from avare.problems.rows import CALL, Table, factor_cost
 
 _OVERHEAD = 6.0  # operations on almost no rows that come with both products

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, column_steps, l1_steps
-from avare.problems.column_steps import ColumnSteps
-from avare.problems.newton import newton
-from avare.problems.objective import Objective
+from avare.linear import column_steps, l1_steps
+from avare.linear.column_steps import ColumnSteps
+from avare.linear.newton import newton
+from avare.linear.objective import Objective
+from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge
 
 Way = Callable[[pytest.MonkeyPatch], None]
 KINDS: list[type[Linear]] = [LeastSquares, Logistic, Huber, SmoothedHinge]

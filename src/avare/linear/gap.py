@@ -11,18 +11,15 @@ the bound |g|^2 / (2 l2).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from avare.problems.free_bias import settled
-from avare.problems.l1_steps import L1Steps
-from avare.problems.newton_steps import CERTIFIED, Steps
-from avare.problems.objective import TINY, Objective, Point, Step
-from avare.problems.rows import Table
-
-if TYPE_CHECKING:
-    from avare.problems.linear import Linear, Terms
+from avare.linear.free_bias import settled
+from avare.linear.l1_steps import L1Steps
+from avare.linear.newton_steps import CERTIFIED, Steps
+from avare.linear.objective import TINY, Objective, Point, Step
+from avare.problems.linear import Linear, Terms
+from avare.problems.rows import OF_SUM, Table
 
 LOOSE, TIGHT = 0.1, 1e-8
 """Accuracy of a step, relative to the gradient."""
@@ -53,7 +50,7 @@ def gap_at(problem: Linear, table: Table) -> float:
         gap = min(gap, gap_of_step(total, point, step, ways, 0.0, cuts=True))
     gap = max(here.objective - point.objective, 0.0) + gap
     negligible = NEGLIGIBLE * abs(here.objective)
-    rounding = problem.rounding(table, here.terms, negligible)
+    rounding = rounding_at(problem, table, here.terms, negligible)
     return gap + rounding if rounding > negligible else gap
 
 
@@ -79,6 +76,30 @@ def gap_of_errors(problem: Linear, table: Table, terms: Terms, errors: Table) ->
     far = np.maximum(np.abs(table), np.divide(errors, bends, out=np.full(l2.shape, math.inf), where=bends > 0.0))
     far = np.minimum(_FARTHER * far, np.divide(0.5 * errors, l2, out=np.full(l2.shape, math.inf), where=held))
     return float(np.multiply(errors, far, out=np.zeros(l2.shape), where=held).sum())
+
+
+def rounding_at(problem: Linear, table: Table, terms: Terms, most: float) -> float:
+    """Estimate the rounding of f and its gap at a table of coefficients; a bound if that is at most `most`.
+
+    The output of a row is rounded by a small share of its parts, entries times coefficients, and the loss by this
+    times its slope, and half of its square times the curvature. The derivative by a coefficient is rounded by a
+    small share of its parts, entries times slopes. The errors of the rows are taken to be independent. That of a
+    free bias counts by its square, as it is minimised.
+    """
+    l2 = problem.penalty.l2[: problem.width]
+    loose = float(np.divide(0.5, l2, out=np.zeros(problem.width), where=(l2 > 0.0) & (problem.l1 == 0.0)).max())
+    steep = OF_SUM * math.sqrt(problem.square) * float(np.abs(terms.slopes).max())
+    size = math.sqrt(float(np.vdot(table, table)))
+    bound = size * steep + loose * steep**2 + 0.5 * problem.largest_curvature * (OF_SUM * size) ** 2 * problem.square
+    if bound <= most:
+        return bound
+    rows, curvatures = problem.rows(), problem.mean_curvatures(terms)
+    centred, errors = rows.centre(table), rows.rounding_of_sums(terms.slopes)
+    bends = 0.5 * OF_SUM**2 * rows.squares(curvatures, centred=False)
+    rounding = float((np.abs(centred) * errors + centred**2 * bends).sum())
+    if problem.has_free_bias:
+        rounding += 0.5 * float(curvatures.sum() * np.square(rows.rounding_of_bias(centred)).sum())
+    return rounding + gap_of_errors(problem, centred, terms, errors)
 
 
 def gap_within_rounding(total: Objective, point: Point) -> float:

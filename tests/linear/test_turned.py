@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from avare.linear import newton as method
+from avare.linear.newton import constant, newton
+from avare.linear.objective import Objective
+from avare.linear.turned import minimise_turned
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
-from avare.problems import newton as method
-from avare.problems.newton import constant, newton
-from avare.problems.objective import Objective
-from avare.problems.turned import minimise_turned
 
 
 def wide_problem(*, sparse: bool = False, **options: Any) -> Softmax:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from avare.problems.objective import Objective, Point
+from avare.linear.objective import Objective, Point
+from avare.problems.linear import Linear, Terms
 from avare.problems.rows import Table, column_sums
-
-if TYPE_CHECKING:
-    from avare.problems.linear import Linear, Terms
 
 _STEPS = 200
 _ENOUGH, _SHRINK, _SHORTEST = 1e-4, 0.3, 1e-9  # of the promised decrease; factor of a step that is too long; least

@@ -9,14 +9,14 @@ import pytest
 import scipy.sparse as sp
 from scipy.special import rel_entr
 
+from avare.linear import newton as method
+from avare.linear import newton_steps as module
+from avare.linear.dual_ascent import Ascent
+from avare.linear.gap import gap_of_errors
+from avare.linear.newton import constant, newton
+from avare.linear.objective import Objective
+from avare.linear.row_gradients import minimise_by_rows
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
-from avare.problems import newton as method
-from avare.problems import newton_steps as module
-from avare.problems.dual_ascent import Ascent
-from avare.problems.gap import gap_of_errors
-from avare.problems.newton import constant, newton
-from avare.problems.objective import Objective
-from avare.problems.row_gradients import minimise_by_rows
 from extreme_problems import LOSSES, exact_objective, extreme_problem, lowest
 
 every_loss = pytest.mark.parametrize("kind", LOSSES)

@@ -9,17 +9,16 @@ that a step predicts. If many steps do not certify the minimum, `newton` continu
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from avare._compilation import lean, product
+from avare.linear.gap import rounding_at
+from avare.linear.objective import Objective
+from avare.problems.linear import Linear, Terms
 from avare.problems.matrix import unsigned
-from avare.problems.objective import Objective
 from avare.problems.rows import CALL, Table, rounding_of_kernel
-
-if TYPE_CHECKING:
-    from avare.problems.linear import Linear, Terms
 
 _STEPS, _HALVES = 40, 10
 _CALLS, _CALLS_OF_ASCENT = 60.0, 5.0  # operations of a step of `newton`, and of the dual ascent that replaces it
@@ -149,7 +148,7 @@ def minimise_small(problem: Linear, constant: Table, height: float, goal: float,
         if height - lower <= goal:
             table, height, rounding = way.result(x, terms, height)
             gap = max(height - lower, 0.0) + rounding
-            gap += problem.rounding(table, terms, goal - gap) if gap <= goal else 0.0
+            gap += rounding_at(problem, table, terms, goal - gap) if gap <= goal else 0.0
             return SmallMinimum(table, height, gap if gap <= goal else math.inf, taken)
     return SmallMinimum(way.result(x, terms, height)[0], height, math.inf, taken)
 

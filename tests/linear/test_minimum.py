@@ -1,6 +1,8 @@
 """The reference optimum: as precise as rounding allows, for every loss, and equal to that of other libraries."""
 
 import math
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -8,11 +10,24 @@ import pytest
 import scipy.sparse as sp
 
 from avare import problems
-from avare.problems import ToleranceWarning, minimum, newton, newton_steps
+from avare.linear import minimum, newton, newton_steps
+from avare.problems import ToleranceWarning
 from loss_checks import check_minimum, correlated
 from plain_losses import CASES, Array, Case
 
 every_loss = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def test_only_a_call_loads_the_solver() -> None:
+    program = (
+        "import sys, avare\n"
+        "loaded = lambda: any(name.startswith('avare.linear') for name in sys.modules)\n"
+        "problem = avare.problems.LeastSquares([[1.0], [2.0]], [1.0, 0.0])\n"
+        "assert not loaded(), 'import avare loads it'\n"
+        "problem.minimize()\n"
+        "assert loaded()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def example(name: str, seed: int) -> tuple[Array, Array]:

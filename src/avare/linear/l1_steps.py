@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from avare._compilation import kernel
-from avare.problems.newton_steps import NEAR, Factor, diagonal_of, whole_matrix
-from avare.problems.objective import Objective, Point, Step
+from avare.linear.newton_steps import NEAR, Factor, diagonal_of, whole_matrix
+from avare.linear.objective import Objective, Point, Step
 from avare.problems.rows import Table
 
 _SWEEPS = 4  # of coordinate descent between two solutions for the coefficients that are not 0

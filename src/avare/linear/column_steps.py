@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare._compilation import inlined, lean, product
-from avare.problems.l1_steps import minimise_model, mirrored
+from avare.linear.l1_steps import minimise_model, mirrored
+from avare.linear.objective import TINY, Objective, Point, Step
 from avare.problems.matrix import Sparse, mapping_of, unsigned
-from avare.problems.objective import TINY, Objective, Point, Step
 from avare.problems.rows import CALL, OF_LOSS, Rows, Table, factor_cost
 
 _OF_ENTRY, _OF_DENSE_ENTRY, _OF_COLUMN = 1.2, 0.4, 10.0  # nanoseconds of a sweep

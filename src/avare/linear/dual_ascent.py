@@ -20,8 +20,8 @@ from collections.abc import Callable
 import numpy as np
 
 from avare._compilation import lean
+from avare.linear.objective import TINY, Objective, Point
 from avare.problems.losses import curvature_at, slope_at
-from avare.problems.objective import TINY, Objective, Point
 from avare.problems.rows import CALL, Table
 
 _ENTRY, _ROW = 0.9, 50.0  # nanoseconds of a visit: per entry, and for the loss

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from avare.linear.objective import Objective, Point
 from avare.problems.matrix import Matrix
-from avare.problems.objective import Objective, Point
 from avare.problems.rows import Rows, Table, curve_cost, factor_cost, rounding_of_kernel
 
 _PRODUCTS = 24.0  # that are expected; nobody knows
