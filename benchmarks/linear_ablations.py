@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from avare.linear import column_steps, newton_steps, quasi_newton, small
+from avare.linear import column_steps, dual_ascent, newton_steps, quasi_newton, small
 from avare.linear import newton as solver
 from avare.linear.newton import newton
 from avare.problems import Linear, Logistic
@@ -106,7 +106,7 @@ def without(name: str) -> Iterator[None]:
     with ExitStack() as stack:
         for owner, attribute, other in METHODS[name].replace.values():
             if name == "dual coordinate ascent":
-                stack.enter_context(mock.patch.object(solver.Ascent, "serves", return_value=False))
+                stack.enter_context(mock.patch.object(dual_ascent.Ascent, "serves", return_value=False))
             elif attribute == "_minimise_by_columns":
                 stack.enter_context(mock.patch.object(owner, attribute, _stalled))
             elif attribute == "_by_penalties":
@@ -226,8 +226,8 @@ def report(result: dict[str, Any]) -> str:
     headings += ["without", "wrong", "pays"]
     facts = (
         f"Seeds {', '.join(map(str, result['seeds']))} of benchmarks/linear_shapes.py. The processor seconds of our "
-        "fit without a method over those with all, in turns in one process, on the problems whose fits use it, at 10⁻⁴ and "
-        "10⁻⁶: more than 1 says that the method pays. “Not certified”: fits that end without a certificate only "
+        "fit without a method over those with all, in turns in one process, on the problems whose fits use it, at 10⁻⁴ "
+        "and 10⁻⁶: more than 1 says that the method pays. “Not certified”: fits that end without a certificate only "
         "without it. Then extreme problems that use it, how many of their fits converge with and without it, and how "
         "many gaps are wrong without it."
     )

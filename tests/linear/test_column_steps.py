@@ -89,7 +89,7 @@ def test_columns_are_copied_when_they_are_first_needed(
     only_sweeps(monkeypatch)
     monkeypatch.setattr(column_steps, "_MOST_COPIED", 1.0)
     problem = problem_of(Logistic, is_sparse=is_sparse, dtype=dtype)
-    total = Objective(problem, problem.rows())
+    total = Objective(problem)
     steps, point = ColumnSteps(total), total.at(np.zeros((1, 31)), np.zeros((80, 1)))
     for chosen in (np.array([2, 5]), np.array([0, 5, 29])):
         step = steps.solve(point, total.gradient(point), chosen, 1e-9)
@@ -102,7 +102,7 @@ def test_columns_are_copied_when_they_are_first_needed(
 def test_predicted_slopes_are_those_of_the_model(bias: Any, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     way(monkeypatch)
     problem = problem_of(Logistic, bias=bias)
-    total = Objective(problem, problem.rows())
+    total = Objective(problem)
     point = total.at(np.zeros((1, problem.width)), np.zeros((80, 1)))
     step = ColumnSteps(total).solve(point, total.gradient(point), np.arange(30), 1e-9)
     np.testing.assert_allclose(step.residual, point.terms.slopes + point.terms.curvature * step.outputs, atol=1e-12)
@@ -163,7 +163,7 @@ def test_the_mean_of_steps_changes_the_least() -> None:
 def test_extrapolated_steps_need_fewer_sweeps(is_sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     only_sweeps(monkeypatch)
     problem = problem_of(LeastSquares, n=60, d=40, l1=0.3, bias=False, is_sparse=is_sparse)
-    total = Objective(problem, problem.rows())
+    total = Objective(problem)
     half = total.rows.gram(problem.model.sample_weight)
     gram = np.tril(half) + np.tril(half, -1).T
 

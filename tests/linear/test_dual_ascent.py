@@ -11,7 +11,8 @@ import scipy.sparse as sp
 from avare.linear import dual_ascent
 from avare.linear import newton as method
 from avare.linear.dual_ascent import Ascent
-from avare.linear.newton import Minimum, constant, newton
+from avare.linear.free_bias import constant
+from avare.linear.newton import Minimum, newton
 from avare.linear.objective import Objective, Point
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
 
@@ -36,7 +37,7 @@ def wide_problem(kind: type[Linear], seed: int = 0, **options: Any) -> Linear:
 
 
 def first_point(problem: Linear) -> tuple[Objective, Point]:
-    total, flat = Objective(problem, problem.rows()), constant(problem)[0]
+    total, flat = Objective(problem), constant(problem)[0]
     return total, total.at(flat, np.tile(flat[:, -1] * problem.model.matrix.bias, (problem.n, 1)))
 
 
@@ -154,7 +155,7 @@ def test_entries_of_any_size(size: float) -> None:
 
 
 def test_a_loss_without_a_conjugate_is_left_to_newton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LeastSquares, "excess", lambda *values: math.inf)
+    monkeypatch.setattr(LeastSquares, "slope_range", None)
     found = newton(wide_problem(LeastSquares, l2=100.0), tol=1e-6)
     assert found.method == "newton"
 

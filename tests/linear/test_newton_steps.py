@@ -11,9 +11,12 @@ from scipy.special import rel_entr
 
 from avare.linear import newton as method
 from avare.linear import newton_steps as module
+from avare.linear.design import Design
 from avare.linear.dual_ascent import Ascent
+from avare.linear.free_bias import constant
 from avare.linear.gap import gap_of_errors
-from avare.linear.newton import constant, newton
+from avare.linear.losses import fenchel_young
+from avare.linear.newton import newton
 from avare.linear.objective import Objective
 from avare.linear.row_gradients import minimise_by_rows
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
@@ -166,7 +169,7 @@ def test_conjugates_outside_of_their_domain_are_infinite() -> None:
     for problem in (Logistic(X, y), SmoothedHinge(X, y), Huber(X, y, delta=0.5), Softmax(X, [0, 1, 2])):
         slopes = np.tile([9.0, -9.0, 0.0] if problem.outputs > 1 else [9.0], (3, 1))
         outputs = np.zeros_like(slopes)
-        assert problem.excess(outputs, problem.terms_at(outputs), slopes) == math.inf
+        assert fenchel_young(problem, outputs, problem.terms_at(outputs), slopes) == math.inf
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -179,7 +182,7 @@ def test_the_excess_of_softmax_is_a_divergence(weighted: bool) -> None:
         others = problem.terms_at(outputs + change * generator.normal(size=(50, 4)))
         p, q = others.curvature, problem.terms_at(outputs).curvature
         expected = problem.weighted_sum(rel_entr(p, q).sum(axis=1))
-        found = problem.excess(outputs, problem.terms_at(outputs), others.slopes)
+        found = fenchel_young(problem, outputs, problem.terms_at(outputs), others.slopes)
         # Probabilities near 1 are rounded by 1e-16; the bound is above by the fourth power of the change.
         assert expected * (1.0 - 1e-9) - 1e-12 <= found <= expected * (1.0 + 0.01) + 1e-12
 
@@ -188,7 +191,7 @@ def test_a_sample_of_all_classes_is_near_the_whole() -> None:
     generator = np.random.default_rng(10)
     X, y = generator.normal(size=(20_000, 3)) + 1.0, generator.integers(0, 4, 20_000)
     problem = Softmax(X, y, l2=5.0, sample_weight=generator.lognormal(size=len(X)))
-    total = Objective(problem, problem.rows())
+    total = Objective(problem)
     table = generator.normal(size=(4, 3))
     point, right = total.at(table, total.outputs(table)), generator.normal(size=(4, 3))
     exact, part = (module.by_classes(total, point, share) for share in (1.0, 0.25))
@@ -270,7 +273,7 @@ def test_timestamps_are_columns_like_others() -> None:
     # Without curvature rounding could hide a minimum far away: l2 is then all that bounds it.
     flat = Logistic(np.column_stack([1e18 * late, X]), y, l2=1.0)
     point = flat.terms_at(np.full((500, 1), 800.0))
-    errors = flat.rows().rounding_of_sums(point.slopes)
+    errors = Design.of(flat).rounding_of_sums(point.slopes)
     assert gap_of_errors(flat, np.zeros((1, 3)), point, np.eye(3)[:1] * errors) == pytest.approx(0.5 * errors[0] ** 2)
 
 
@@ -290,7 +293,7 @@ def test_least_squares_in_the_space_of_the_rows(bias: Any, weighted: bool) -> No
     y = 5.0 + X @ generator.normal(size=3000) + generator.normal(size=700)
     weights = generator.lognormal(size=700) * (generator.random(700) < 0.9) if weighted else None
     problem = LeastSquares(X, y, l2=0.01, bias=bias, sample_weight=weights)
-    total = Objective(problem, problem.rows())
+    total = Objective(problem)
     flat, scale = constant(problem)
     least = newton(problem, tol=1e-13, start=flat).objective
     for tol in (1e-2, 1e-6):
@@ -305,7 +308,7 @@ def test_least_squares_in_the_space_of_the_rows(bias: Any, weighted: bool) -> No
             assert newton(problem, tol=tol, callback=print).gap <= tol * scale  # Newton's method
     assert minimise_by_rows(total, table, scale) is None
     many = LeastSquares(X[:, :800], y, l2=0.01, bias=bias)  # rows almost determine each other
-    assert minimise_by_rows(Objective(many, many.rows()), np.zeros((1, many.width)), scale) is None
+    assert minimise_by_rows(Objective(many), np.zeros((1, many.width)), scale) is None
 
 
 @pytest.mark.parametrize("kind", [Logistic, SmoothedHinge, Softmax])

@@ -8,6 +8,7 @@ import pytest
 
 from avare.linear import gap
 from avare.linear import newton as method
+from avare.linear.losses import clip, fenchel_young
 from avare.linear.newton import newton
 from avare.linear.newton_steps import Diagonal
 from avare.linear.objective import Objective, Point
@@ -32,7 +33,7 @@ def heavy_problem(kind: type[Linear], **options: Any) -> Linear:
 
 
 def first_point(problem: Linear) -> tuple[Objective, Point]:
-    total = Objective(problem, problem.rows())
+    total = Objective(problem)
     table = np.zeros((problem.outputs, problem.width))
     return total, total.at(table, total.outputs(table))
 
@@ -81,7 +82,7 @@ def test_a_search_ends_at_a_slope_that_jumps() -> None:
     # Of the long rows, the slope jumps from -1 to 1 at 0: Newton's method goes from one side to the other.
     X, weights = np.array([[1e4], [1e4], [3.1], [3.1]]), np.array([1e-4, 1e-4, 0.85, 0.85])
     problem = Logistic(X, [0, 1, 0, 1], l2=0.95, sample_weight=weights)
-    total, start, direction = Objective(problem, problem.rows()), np.array([[-0.49]]), np.array([[1.0]])
+    total, start, direction = Objective(problem), np.array([[-0.49]]), np.array([[1.0]])
     point = total.at(start, total.outputs(start))
     promise = -float(np.vdot(total.gradient(point), direction))
     with mock.patch.object(total, "at", wraps=total.at) as evaluated:
@@ -93,7 +94,7 @@ def test_a_search_ends_at_a_slope_that_jumps() -> None:
 @pytest.mark.parametrize("scale", [0.3, 1.0, 4.0])
 def test_a_search_with_an_l1_term_is_as_fine_as_steps_are_expensive(effort: float, scale: float) -> None:
     problem = heavy_problem(Logistic, l2=0.0, l1=2.0)
-    total = Objective(problem, problem.rows())
+    total = Objective(problem)
     generator = np.random.default_rng(3)
     table = generator.normal(size=(1, 21)) * (generator.random((1, 21)) < 0.7)
     table[0, :-1] *= 0.01
@@ -162,12 +163,12 @@ def test_slopes_are_cut_to_where_conjugates_are_finite(kind: type[Linear], weigh
     problem = heavy_problem(kind, sample_weight=weights)
     outputs = generator.normal(size=(300, problem.outputs))
     terms = problem.terms_at(outputs)
-    assert np.allclose(problem.into_range(terms.slopes), terms.slopes, rtol=1e-12, atol=1e-12)
+    assert np.allclose(clip(problem, terms.slopes), terms.slopes, rtol=1e-12, atol=1e-12)
     if weights is not None:
         terms.slopes[weights == 0.0] = 0.0
     far = terms.slopes * generator.uniform(-3.0, 3.0, size=(300, 1))
-    assert problem.excess(outputs, terms, far) == np.inf
-    assert 0.0 <= problem.excess(outputs, terms, problem.into_range(far)) < np.inf
+    assert fenchel_young(problem, outputs, terms, far) == np.inf
+    assert 0.0 <= fenchel_young(problem, outputs, terms, clip(problem, far)) < np.inf
 
 
 @every_kind

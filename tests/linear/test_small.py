@@ -7,7 +7,8 @@ import pytest
 import scipy.sparse as sp
 
 from avare.linear import newton as method
-from avare.linear.newton import constant, newton
+from avare.linear.free_bias import constant
+from avare.linear.newton import newton
 from avare.linear.small import minimise_small, way_of
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
 

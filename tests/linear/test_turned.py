@@ -8,7 +8,8 @@ import pytest
 import scipy.sparse as sp
 
 from avare.linear import newton as method
-from avare.linear.newton import constant, newton
+from avare.linear.free_bias import constant
+from avare.linear.newton import newton
 from avare.linear.objective import Objective
 from avare.linear.turned import minimise_turned
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
@@ -74,9 +75,9 @@ def test_only_where_it_pays() -> None:
     problems: list[Linear] = [LeastSquares(X, X[:, 0]), Logistic(sp.csr_array(X), np.arange(30) % 2)]
     for problem in (*problems, Softmax(X.T, np.arange(200) % 3), wide_problem(l2=0.1, l1=0.1)):
         flat = constant(problem)[0]
-        assert minimise_turned(Objective(problem, problem.rows()), flat, never) is None
+        assert minimise_turned(Objective(problem), flat, never) is None
     places = (np.repeat(np.arange(2_000), 2), generator.integers(0, 20_000, 4_000))
     few = sp.csr_array((generator.random(4_000), places), shape=(2_000, 20_000))  # products are cheap
     problem = Softmax(few, np.arange(2_000) % 3)
-    assert minimise_turned(Objective(problem, problem.rows()), constant(problem)[0], never) is None
+    assert minimise_turned(Objective(problem), constant(problem)[0], never) is None
     assert not never.called

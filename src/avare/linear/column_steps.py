@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare._compilation import inlined, lean, product
+from avare.linear.design import CALL, OF_LOSS, Design, factor_cost
 from avare.linear.l1_steps import minimise_model, mirrored
 from avare.linear.objective import TINY, Objective, Point, Step
 from avare.problems.matrix import Sparse, mapping_of, unsigned
-from avare.problems.rows import CALL, OF_LOSS, Rows, Table, factor_cost
+from avare.problems.rows import Table
 
 _OF_ENTRY, _OF_DENSE_ENTRY, _OF_COLUMN = 1.2, 0.4, 10.0  # nanoseconds of a sweep
 _OVERHEAD, _OF_SQUARE, _FACTORS = 60.0, 10.0, 3.0  # operations on almost no rows, nanoseconds of an entry, and factors
@@ -147,7 +148,7 @@ class ColumnSteps:
             predicted += shift * point.terms.curvature
         return Step(table, outputs, predicted)
 
-    def _curvature(self, point: Point, part: Rows, kept: NDArray[np.int64]) -> Table:
+    def _curvature(self, point: Point, part: Design, kept: NDArray[np.int64]) -> Table:
         """Return the matrix of the second derivatives by some coefficients."""
         if self._matrix is not None and self._total.problem.is_quadratic:
             known, matrix = self._matrix

@@ -20,9 +20,10 @@ from collections.abc import Callable
 import numpy as np
 
 from avare._compilation import lean
+from avare.linear.design import CALL
 from avare.linear.objective import TINY, Objective, Point
 from avare.problems.losses import curvature_at, slope_at
-from avare.problems.rows import CALL, Table
+from avare.problems.rows import Table
 
 _ENTRY, _ROW = 0.9, 50.0  # nanoseconds of a visit: per entry, and for the loss
 _OVERHEAD = 1.0  # operations on almost no rows that an epoch costs
@@ -126,7 +127,7 @@ def _cost(total: Objective) -> float:
 def _visit(sparse, model, order, constants, state):
     """Visit blocks of rows; return the gap, roughly: the sum of those of each row before its visit.
 
-    Rows may be centred: then coefficients are u - t m and a bias, of which u, t and the bias less m.u are kept.
+    Design may be centred: then coefficients are u - t m and a bias, of which u, t and the bias less m.u are kept.
     """
     values, columns, starts = sparse
     (weights, along, shifts, l2, is_first), (pulls, slopes, outputs) = constants, state

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
 
-from avare.linear.objective import Objective, Point
+from avare.linear.losses import terms_at
+from avare.linear.objective import TINY, Objective, Point
 from avare.problems.linear import Linear, Terms
 from avare.problems.rows import Table, column_sums
 
@@ -14,6 +16,30 @@ _STEPS = 200
 _ENOUGH, _SHRINK, _SHORTEST = 1e-4, 0.3, 1e-9  # of the promised decrease; factor of a step that is too long; least
 _ROUNDING, _OF_SUM = 1e-15, 1e-14  # relative error of a number, and of a long sum
 _RARELY = 1e3  # times the rounding of a sum, from where it is estimated again
+
+
+def constant(problem: Linear) -> tuple[Table, float]:
+    """Return the best constant model, and its objective. Examples of the same class are taken together."""
+    table = np.zeros((problem.outputs, problem.width))
+    if problem.target == "numbers":
+        few, start = problem, np.array([problem.weighted_sum(problem.model.targets)]) / max(_weight(problem), TINY)
+    else:
+        sums = problem.class_weights()[1]
+        few, start = copy.copy(problem), np.log(sums) if sums.min() > 0.0 else np.zeros(len(sums))
+        labels = np.array([-1.0, 1.0]) if problem.outputs == 1 else np.arange(len(sums), dtype=np.float64)
+        few.model, few.n = problem.model._replace(targets=labels, sample_weight=sums), len(sums)
+        start = np.diff(start) if problem.outputs == 1 else start - start.mean()
+    outputs = np.zeros((few.n, problem.outputs))
+    if not problem.has_free_bias:
+        return table, terms_at(few, outputs).loss
+    outputs += start
+    shift, terms = settle(few, outputs, terms_at(few, outputs))
+    table[:, -1] = start + shift
+    return table, terms.loss
+
+
+def _weight(problem: Linear) -> float:
+    return problem.weighted_sum(np.ones(problem.n))
 
 
 def settled(total: Objective, point: Point) -> Point:
@@ -52,7 +78,7 @@ def _settle_one(problem: Linear, outputs: Table, terms: Terms) -> tuple[Table, T
             further = 0.5 * (low + high) if is_bracketed else shift - math.copysign(width, slope)
         if further == shift:
             break
-        shift, terms = further, problem.terms_at(outputs + further)
+        shift, terms = further, terms_at(problem, outputs + further)
     return np.array([shift]), terms
 
 
@@ -65,10 +91,10 @@ def _settle_several(problem: Linear, outputs: Table, terms: Terms) -> tuple[Tabl
         decrease, length = -0.5 * float(slopes @ step), 1.0
         if not decrease > _ROUNDING * terms.loss:
             break
-        further = problem.terms_at(outputs + shift + step)
+        further = terms_at(problem, outputs + shift + step)
         while further.loss > terms.loss - _ENOUGH * length * decrease and length > _SHORTEST:
             length *= _SHRINK
-            further = problem.terms_at(outputs + shift + length * step)
+            further = terms_at(problem, outputs + shift + length * step)
         if further.loss >= terms.loss:
             break
         shift, terms = shift + length * step, further

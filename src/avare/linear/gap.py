@@ -14,12 +14,14 @@ import math
 
 import numpy as np
 
+from avare.linear.design import OF_SUM, Design
 from avare.linear.free_bias import settled
 from avare.linear.l1_steps import L1Steps
+from avare.linear.losses import clip, fenchel_young
 from avare.linear.newton_steps import CERTIFIED, Steps
-from avare.linear.objective import TINY, Objective, Point, Step
+from avare.linear.objective import TINY, Objective, Point, Step, largest_curvature
 from avare.problems.linear import Linear, Terms
-from avare.problems.rows import OF_SUM, Table
+from avare.problems.rows import Table
 
 LOOSE, TIGHT = 0.1, 1e-8
 """Accuracy of a step, relative to the gradient."""
@@ -38,7 +40,7 @@ def gap_at(problem: Linear, table: Table) -> float:
     The bound is by the slopes there, after a free bias was minimised; without an l1 term also by those that a step
     predicts.
     """
-    rows = problem.rows()
+    rows = Design.of(problem)
     total, centred = Objective(problem, rows), rows.centre(table)
     here = total.at(centred, total.outputs(centred))
     point = settled(total, here)
@@ -72,7 +74,7 @@ def gap_of_errors(problem: Linear, table: Table, terms: Terms, errors: Table) ->
     """
     l2 = np.broadcast_to(problem.penalty.l2.reshape(problem.outputs, -1), table.shape)
     held = (l2 > 0.0) & (problem.l1 == 0.0)
-    bends = problem.rows().squares(problem.mean_curvatures(terms)) + l2
+    bends = Design.of(problem).squares(problem.mean_curvatures(terms)) + l2
     far = np.maximum(np.abs(table), np.divide(errors, bends, out=np.full(l2.shape, math.inf), where=bends > 0.0))
     far = np.minimum(_FARTHER * far, np.divide(0.5 * errors, l2, out=np.full(l2.shape, math.inf), where=held))
     return float(np.multiply(errors, far, out=np.zeros(l2.shape), where=held).sum())
@@ -90,10 +92,10 @@ def rounding_at(problem: Linear, table: Table, terms: Terms, most: float) -> flo
     loose = float(np.divide(0.5, l2, out=np.zeros(problem.width), where=(l2 > 0.0) & (problem.l1 == 0.0)).max())
     steep = OF_SUM * math.sqrt(problem.square) * float(np.abs(terms.slopes).max())
     size = math.sqrt(float(np.vdot(table, table)))
-    bound = size * steep + loose * steep**2 + 0.5 * problem.largest_curvature * (OF_SUM * size) ** 2 * problem.square
+    bound = size * steep + loose * steep**2 + 0.5 * largest_curvature(problem) * (OF_SUM * size) ** 2 * problem.square
     if bound <= most:
         return bound
-    rows, curvatures = problem.rows(), problem.mean_curvatures(terms)
+    rows, curvatures = Design.of(problem), problem.mean_curvatures(terms)
     centred, errors = rows.centre(table), rows.rounding_of_sums(terms.slopes)
     bends = 0.5 * OF_SUM**2 * rows.squares(curvatures, centred=False)
     rounding = float((np.abs(centred) * errors + centred**2 * bends).sum())
@@ -130,7 +132,7 @@ def gap_of_step(total: Objective, point: Point, step: Step, ways: Steps | L1Step
             return math.inf
         slopes = terms.slopes + problem.curve(terms, outputs)
         gap = gap_of_slopes(total, point, slopes, residual - total.l2 * end, end)
-        inside = slopes if left == 0 or gap < math.inf else problem.into_range(slopes)
+        inside = slopes if left == 0 or gap < math.inf else clip(problem, slopes)
         cut = np.unique(np.flatnonzero(inside != slopes) // problem.outputs)
         if not len(cut):
             return gap
@@ -174,7 +176,7 @@ def gap_of_slopes(
     """
     l2, l1, x = total.l2, total.l1, point.table
     if total.is_held:
-        return max(total.slack(sums + l2 * x) + total.problem.excess(point.outputs, point.terms, slopes), 0.0)
+        return max(total.slack(sums + l2 * x) + fenchel_young(total.problem, point.outputs, point.terms, slopes), 0.0)
     held, bounded = l2 > 0.0, (l2 == 0.0) & (l1 > 0.0)
     scale = min(1.0, float(np.min(l1[bounded] / np.maximum(np.abs(sums[bounded]), TINY)))) if bounded.any() else 1.0
     sums = scale * sums
@@ -183,7 +185,7 @@ def gap_of_slopes(
     gap += float(np.sum(beyond**2 / (2.0 * l2[held]) + 0.5 * l2[held] * x[held] ** 2))
     if gap > most:
         return math.inf
-    gap += total.problem.excess(point.outputs, point.terms, slopes if scale == 1.0 else scale * slopes)
+    gap += fenchel_young(total.problem, point.outputs, point.terms, slopes if scale == 1.0 else scale * slopes)
     open_ones = ~(held | bounded)
     if total.free_bias:
         open_ones[:, -1] = False

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare.linear.column_steps import ColumnSteps
+from avare.linear.design import CALL, OF_LOSS, Design
 from avare.linear.dual_ascent import Ascent
-from avare.linear.free_bias import settle, settled
+from avare.linear.free_bias import constant, settled
 from avare.linear.gap import (
     LOOSE,
     NEGLIGIBLE,
@@ -31,6 +32,7 @@ from avare.linear.gap import (
     rounding_at,
 )
 from avare.linear.l1_steps import L1Steps
+from avare.linear.losses import terms_at
 from avare.linear.newton_steps import CLOSE, Solver, Steps, by_bounds, systematic
 from avare.linear.objective import TINY, Objective, Point, Step
 from avare.linear.quasi_newton import Descent, search
@@ -38,7 +40,7 @@ from avare.linear.row_gradients import minimise_by_rows
 from avare.linear.small import minimise_small
 from avare.linear.turned import minimise_turned
 from avare.problems.linear import Linear
-from avare.problems.rows import CALL, OF_LOSS, Rows, Table
+from avare.problems.rows import Table
 
 _STEPS = 200
 _SHARE = 16  # one over the share of rows in the next smaller sample
@@ -124,7 +126,7 @@ def newton(
         if small.gap < math.inf and not problem.falls_without_end(small.table.ravel()):
             return Minimum(small.table, small.objective, small.gap, scale, 2.0 * taken + 1.0, taken, "converged")
         start, steps = (small.table, steps - taken) if taken else (None, steps)
-    rows = problem.rows()
+    rows = Design.of(problem)
     total = Objective(problem, rows)
     minimise = partial(_minimise, goal=tol * scale, steps=steps, callback=callback)
     found = minimise_turned(total, flat, lambda part, at: minimise(part, Steps(part), at)) if start is None else None
@@ -164,19 +166,6 @@ def _with_rounding(total: Objective, found: Found, goal: float, steps: int, call
     return point, gap + rounding, count, status
 
 
-def constant(problem: Linear) -> tuple[Table, float]:
-    """Return the best constant model, and its objective. Examples with the same target are taken together."""
-    table, few = np.zeros((problem.outputs, problem.width)), problem.condensed()
-    outputs = np.zeros((few.n, problem.outputs))
-    if not problem.has_free_bias:
-        return table, few.terms_at(outputs).loss
-    table[:, -1] = few.constant_outputs()
-    outputs += table[:, -1]
-    shift, terms = settle(few, outputs, few.terms_at(outputs))
-    table[:, -1] += shift
-    return table, terms.loss
-
-
 def _from_samples(total: Objective, tol: float) -> tuple[Table | None, Solver | None]:
     """Minimise over samples of the rows, each larger than the one before; None if there are too few rows.
 
@@ -186,7 +175,7 @@ def _from_samples(total: Objective, tol: float) -> tuple[Table | None, Solver | 
     sizes = sample_sizes(problem, total.rows)
     if not sizes or (problem.is_quadratic and (problem.l1 == 0.0 or total.is_direct)):
         return None, None
-    generator, scores = np.random.default_rng(0), problem.sampling_scores()
+    generator, scores = np.random.default_rng(0), _sampling_scores(problem)
     for size in reversed(sizes):
         indices = systematic(scores, size, generator)
         weights = problem.model.sample_weight[indices] if len(problem.model.sample_weight) else 1.0
@@ -204,7 +193,7 @@ def _from_samples(total: Objective, tol: float) -> tuple[Table | None, Solver | 
     return table, solver
 
 
-def sample_sizes(problem: Linear, rows: Rows) -> list[int]:
+def sample_sizes(problem: Linear, rows: Design) -> list[int]:
     """Return the numbers of rows of samples, from the largest to the smallest.
 
     A sample of rows with which steps are cheap anyway is not worth its overhead.
@@ -219,6 +208,15 @@ def sample_sizes(problem: Linear, rows: Rows) -> list[int]:
             break
         sizes.append(size)
     return sizes
+
+
+def _sampling_scores(problem: Linear) -> Table:
+    """Return scores that sum to 1, to draw a sample by: the sample weights, with the same sum for each class."""
+    codes, sums = problem.class_weights()
+    if not sums.any():
+        return np.full(problem.n, 1.0 / problem.n)
+    shares = np.divide(1.0, np.count_nonzero(sums) * sums, out=np.zeros(len(sums)), where=sums > 0.0)[codes]
+    return shares * problem.model.sample_weight if len(problem.model.sample_weight) else shares
 
 
 def _minimise_any(
@@ -344,7 +342,7 @@ def _of_dual(total: Objective, duals: Table) -> tuple[Point, float]:
     Over a free bias, slopes are changed by their derivatives so that their sum is 0, and the bias follows from them. If
     no loss is curved they cannot be, and nothing is certified.
     """
-    terms, shift = total.problem.terms_at(duals), 0.0
+    terms, shift = terms_at(total.problem, duals), 0.0
     if total.free_bias:
         bend = max(float(terms.curvature.sum()), TINY)
         shift = -float(terms.slopes.sum()) / bend
@@ -493,7 +491,7 @@ def polish(problem: Linear, table: Table, tolerance: float) -> tuple[Table, floa
     They begin near the minimum, where rounding hides what the objective falls by. With an l1 term only the coefficients
     that are not 0 move.
     """
-    rows = problem.rows()
+    rows = Design.of(problem)
     columns = np.flatnonzero(table[:, : rows.columns].any(axis=0)) if problem.l1 > 0.0 else np.arange(rows.columns)
     kept = np.append(columns, rows.columns) if problem.model.matrix.bias else columns
     best, least, wasted = table, float(np.linalg.norm(problem.gradient(table.ravel()))), 0

@@ -27,8 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare._compilation import lean
+from avare.linear.design import CALL, factor_cost
+from avare.linear.losses import fenchel_young
 from avare.linear.objective import TINY, WIDEST, Objective, Point, Step
-from avare.problems.rows import CALL, Table, factor_cost
+from avare.problems.rows import Table
 
 _MOST_PRODUCTS, _REPEATS = 1000, 3  # for one step; with a factor of H itself
 _SHARES = (1.0 / 64.0, 1.0 / 16.0, 1.0 / 4.0)  # of the rows, for factors of samples
@@ -403,7 +405,7 @@ class Steps:
         needed = self._by_slack(step.residual, goal)
         if needed > 0.0 and not problem.is_quadratic and promise > CLOSE * goal:
             slopes = point.terms.slopes + problem.curve(point.terms, step.outputs)
-            return needed if problem.excess(point.outputs, point.terms, slopes) < math.inf else 0.0
+            return needed if fenchel_young(problem, point.outputs, point.terms, slopes) < math.inf else 0.0
         return needed
 
     def _by_slack(self, residual: Table, goal: float) -> float:

@@ -10,14 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare._compilation import quick
+from avare.linear.design import OF_SUM, Design, factor_cost
+from avare.linear.losses import terms_at
 from avare.problems.linear import Linear, Terms
-from avare.problems.rows import OF_SUM, Rows, Table, factor_cost
+from avare.problems.rows import Table
 
 _LEAST_CURVED = 1e-12  # times the largest curvature
 _DIRECT = 60.0  # products that a factor of H may cost to be made at once, if H is the same everywhere
 WIDEST = 8000
 """Size of a matrix that is factorised."""
 TINY = float(np.finfo(np.float64).tiny)
+
+
+def largest_curvature(problem: Linear) -> float:
+    """Return the largest second derivative that a loss can have, times its weight."""
+    weights = problem.model.sample_weight
+    return problem.curvature * (float(weights.max()) if len(weights) else 1.0)
 
 
 class Point(NamedTuple):
@@ -42,7 +50,8 @@ class Step(NamedTuple):
 class Objective:
     """The losses of some rows and the penalty, by the coefficients for centred rows; of all columns, or of some."""
 
-    def __init__(self, problem: Linear, rows: Rows, columns: NDArray[np.int64] | None = None) -> None:
+    def __init__(self, problem: Linear, rows: Design | None = None, columns: NDArray[np.int64] | None = None) -> None:
+        rows = Design.of(problem) if rows is None else rows
         self.problem, self.rows, self.passes = problem, rows, 0.0
         shape, chosen = (problem.outputs, problem.width), slice(None) if columns is None else columns
         self.l2, self.l1 = (each.reshape(shape)[:, chosen] for each in (problem.penalty.l2, problem.penalty.l1))
@@ -70,13 +79,13 @@ class Objective:
     def at(self, table: Table, outputs: Table) -> Point:
         """Evaluate the losses for given outputs."""
         self.reach = max(self.reach, float(np.abs(table).max()))
-        terms = self.problem.terms_at(outputs)
+        terms = terms_at(self.problem, outputs)
         return Point(table, outputs, terms, terms.loss + self.penalty(table))
 
     def refreshed(self, point: Point, most: float) -> Point:
         """Compute the outputs again if points far away may have left more rounding in the objective."""
         drift = OF_SUM * self.reach * math.sqrt(self.problem.square * point.table.size)
-        error = drift * float(np.abs(point.terms.slopes).max()) + 0.5 * drift**2 * self.problem.largest_curvature
+        error = drift * float(np.abs(point.terms.slopes).max()) + 0.5 * drift**2 * largest_curvature(self.problem)
         return point if error <= most else self.at(point.table, self.outputs(point.table))
 
     def penalty(self, table: Table) -> float:

@@ -13,9 +13,10 @@ import math
 import numpy as np
 
 from avare._compilation import product, quick
+from avare.linear.design import CALL
 from avare.linear.newton_steps import Diagonal, Solver
 from avare.linear.objective import Objective, Point
-from avare.problems.rows import CALL, Table
+from avare.problems.rows import Table
 
 _PAIRS = 10  # steps that are remembered
 _LATELY = 4  # steps over which progress is measured

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from avare.linear.design import CALL, factor_cost
+from avare.linear.losses import fenchel_young
 from avare.linear.objective import TINY, Objective, Point
-from avare.problems.rows import CALL, Table, factor_cost
+from avare.problems.rows import Table
 
 _OVERHEAD = 6.0  # operations on almost no rows that come with both products
 _MOST_ROWS = 0.75  # per column that is not empty: with more, rows almost determine each other
@@ -49,5 +51,5 @@ def minimise_by_rows(total: Objective, start: Table, goal: float) -> tuple[Point
     point, slopes = total.at(table, total.outputs(table)), -l2[0, 0] * (roots * found)[:, None]
     held = l2 > 0.0
     gap = 0.5 * float(np.sum((total.sums(slopes) + l2 * table)[held] ** 2 / l2[held]))
-    gap += problem.excess(point.outputs, point.terms, slopes)
+    gap += fenchel_young(problem, point.outputs, point.terms, slopes)
     return (point, gap, 1, "converged") if gap <= goal else None

@@ -14,11 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from avare._compilation import lean, product
+from avare.linear.design import CALL, Design, rounding_of_kernel
 from avare.linear.gap import rounding_at
+from avare.linear.losses import fenchel_young, terms_at
 from avare.linear.objective import Objective
 from avare.problems.linear import Linear, Terms
 from avare.problems.matrix import unsigned
-from avare.problems.rows import CALL, Table, rounding_of_kernel
+from avare.problems.rows import Table
 
 _STEPS, _HALVES = 40, 10
 _CALLS, _CALLS_OF_ASCENT = 60.0, 5.0  # operations of a step of `newton`, and of the dual ascent that replaces it
@@ -78,7 +80,7 @@ class _ByRows:
     """Steps from the products of all pairs of rows; coefficients are the rows times x, whose last entry is a bias."""
 
     def __init__(self, problem: Linear) -> None:
-        self._rows, self._l2, self._free = problem.rows(), float(problem.penalty.l2[0]), problem.has_free_bias
+        self._rows, self._l2, self._free = Design.of(problem), float(problem.penalty.l2[0]), problem.has_free_bias
         self._problem = problem
         self._kernel = self._rows.kernel() + float(problem.model.matrix.bias and not self._free)
         self._matrix, self.size = np.empty_like(self._kernel), problem.n + 1
@@ -109,7 +111,7 @@ class _ByRows:
         cost = _PRODUCT * problem.n**2 + _TRIPLE * float(problem.n) ** 3
         if problem.n >= problem.width or cost > most or not (held == held[0]).all():
             return math.inf
-        return cost + problem.rows(centred=False).kernel_cost() / _AHEAD
+        return cost + Design.of(problem, centred=False).kernel_cost() / _AHEAD
 
 
 def way_of(problem: Linear) -> type[_ByColumns | _ByRows] | None:
@@ -132,12 +134,12 @@ def minimise_small(problem: Linear, constant: Table, height: float, goal: float,
     x, lower, work = np.zeros(way.size), 0.0 if problem.is_positive else -math.inf, np.empty((3, problem.n))
     x[-1] = constant[0, -1]  # 0 if there is no free bias
     z = np.full(problem.n, x[-1])
-    terms, taken = problem.terms_at(z[:, None]), 0
+    terms, taken = terms_at(problem, z[:, None]), 0
     for _ in range(min(steps, _STEPS)):
         step = np.empty(way.size)
         promise, bound = way.solve(terms, x, step, work)
         if promise <= math.sqrt(abs(goal * height)) or problem.is_quadratic:
-            lower = max(lower, height - bound - problem.excess(z[:, None], terms, work[2][:, None]))
+            lower = max(lower, height - bound - fenchel_young(problem, z[:, None], terms, work[2][:, None]))
         is_last = height - lower <= goal
         if not is_last:
             moved = _move(problem, way, x, z, height, step, work[1], promise)
@@ -167,7 +169,7 @@ def _move(
     length = 1.0
     for _ in range(_HALVES if promise > 0.0 else 0):
         there, reached = x + length * step, z + length * outputs
-        terms = problem.terms_at(reached[:, None])
+        terms = terms_at(problem, reached[:, None])
         objective = terms.loss + way.penalty(there, reached)
         if objective <= height - _ENOUGH * length * promise:
             return there, reached, terms, objective

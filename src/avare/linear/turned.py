@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from avare.linear.design import Design, curve_cost, factor_cost, rounding_of_kernel
 from avare.linear.objective import Objective, Point
 from avare.problems.matrix import Matrix
-from avare.problems.rows import Rows, Table, curve_cost, factor_cost, rounding_of_kernel
+from avare.problems.rows import Table
 
 _PRODUCTS = 24.0  # that are expected; nobody knows
 _COEFFICIENT = 10.0  # nanoseconds of a coefficient that come with a product: it is in some twenty sums of a step
@@ -36,7 +37,7 @@ def minimise_turned(
         return None  # constant columns
     lower, dense, pivots = np.tril(factor[:, :rank]), np.empty((rows.n, rank)), places[:rank] - 1
     dense[places - 1] = lower
-    few = Rows(Matrix(dense, None, free), rows.n, rank + int(free), np.empty(0), centred=False)
+    few = Design(Matrix(dense, None, free), rows.n, rank + int(free), np.empty(0), centred=False)
     part = Objective(problem, few, np.arange(rows.width)[-few.width :])
     table = np.column_stack([np.zeros((problem.outputs, rank)), flat[:, rows.width - int(free) :]])
     found, gap, count, status = minimise(part, part.at(table, part.outputs(table)))

@@ -3,9 +3,6 @@
 import math
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from avare.problems.linear import Linear
 from avare.problems.losses import register_kernels
 from avare.problems.registry import register
@@ -51,10 +48,6 @@ class LeastSquares(Linear):
 
     def loss(self) -> SquaredLoss:
         return SquaredLoss()
-
-    def constant_outputs(self) -> NDArray[np.float64]:
-        count = self.weighted_sum(np.ones(self.n))
-        return np.array([self.weighted_sum(self.model.targets) / count if count > 0.0 else 0.0])
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import inlined, lean
 from avare.problems.base import Problem, Vector, cost_of, strengths_of
-from avare.problems.losses import quadratic_conjugates, slope, terms_into, value
+from avare.problems.losses import slope, terms_into, value
 from avare.problems.matrix import (
     BLOCK,
     Matrix,
@@ -207,12 +207,6 @@ class Linear(Problem):
 
         return gap_at(self, self.coefficients(x))
 
-    @property
-    def largest_curvature(self) -> float:
-        """The largest second derivative that a loss can have, times its weight."""
-        weights = self.model.sample_weight
-        return self.curvature * (float(weights.max()) if len(weights) else 1.0)
-
     def best_constant(self) -> float:
         """Return the objective of the best model without X: 0, or the best free bias. O(n)."""
         from avare.linear import constant
@@ -243,58 +237,9 @@ class Linear(Problem):
         """Return the second derivative of some losses by two of their outputs; by different ones, minus this."""
         return terms.curvature[part, 0]
 
-    def excess(self, outputs: Vector, terms: Terms, slopes: Vector) -> float:
-        """Sum the losses at their outputs, plus their convex conjugates at some slopes, less the outputs times these.
-
-        It is at least 0, and 0 for the losses' own slopes. It is infinite if slopes are out of range, or if the
-        conjugate is not known.
-        """
-        return terms.loss + self.conjugate(outputs, slopes)
-
-    def conjugate(self, outputs: Vector, slopes: Vector) -> float:
-        """Return the sum of the convex conjugates of all losses at given slopes, less the outputs times the slopes.
-
-        For a loss with one output that is quadratic as long as its slope is in range.
-        """
-        if self.slope_range is None:
-            return math.inf
-        arrays = (self.model.targets, self.model.sample_weight, outputs[:, 0], np.ascontiguousarray(slopes[:, 0]))
-        is_signed = self.target == "two classes"
-        return float(quadratic_conjugates(*arrays, self.curvature, *self.slope_range, is_signed))
-
-    def into_range(self, slopes: Vector) -> Vector:
-        """Return slopes near to given ones for which the conjugates are finite."""
-        if self.slope_range is None or self.is_quadratic:
-            return slopes
-        weights = (1.0 - 1e-15) * (self.model.sample_weight[:, None] if len(self.model.sample_weight) else 1.0)
-        weights = weights * self.model.targets[:, None] if self.target == "two classes" else weights
-        first, second = (end * weights for end in self.slope_range)
-        return np.clip(slopes, np.minimum(first, second), np.maximum(first, second))
-
     def weighted_sum(self, values: NDArray[Any]) -> float:
         """Return the sum of a number per example, times the sample weights."""
         return float(values @ self.model.sample_weight if len(self.model.sample_weight) else values.sum())
-
-    def constant_outputs(self) -> Vector:
-        """Return outputs, the same for all examples, that nearly minimise the sum of the losses."""
-        return np.zeros(self.outputs)
-
-    def condensed(self) -> Self:
-        """Return a problem of one example per class, without X: for models whose outputs are the same for all."""
-        if self.target == "numbers":
-            return self
-        few, sums = copy.copy(self), self.class_weights()[1]
-        labels = np.array([-1.0, 1.0]) if self.target == "two classes" else np.arange(len(sums), dtype=np.float64)
-        few.model, few.n = self.model._replace(targets=labels, sample_weight=sums), len(sums)
-        return few
-
-    def sampling_scores(self) -> Vector:
-        """Return scores that sum to 1, to draw a sample by: the sample weights, with the same sum for each class."""
-        codes, sums = self.class_weights()
-        shares = np.divide(1.0, np.count_nonzero(sums) * sums, out=np.zeros(len(sums)), where=sums > 0.0)
-        if not sums.any():
-            return np.full(self.n, 1.0 / self.n)
-        return shares[codes] * self.model.sample_weight if len(self.model.sample_weight) else shares[codes]
 
     def class_weights(self) -> tuple[NDArray[np.int64], Vector]:
         """Return the class of each example, and the sum of the sample weights of each; numbers are of one class."""

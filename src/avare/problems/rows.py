@@ -10,42 +10,24 @@ The cost of each operation is estimated in nanoseconds, so that a method can cho
 import math
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from avare._compilation import lean, product
-from avare.problems.matrix import Matrix, mapping_of, parts_of, some_columns, some_rows, unsigned
+from avare.problems.matrix import Matrix, mapping_of, parts_of, some_rows, unsigned
 
 Table = NDArray[np.float64]
 
 _CHUNK, _FEWEST = 1 << 16, 64  # entries of X at a time, which stay in the cache; but rows enough for BLAS to be fast
-# Nanoseconds, measured on one core of a server processor; their ratios are what counts. Dense products with a vector
-# wait for memory: relative to products of matrices, they cost up to four times more on another such processor if no
-# cache holds X. These two are between both.
-_DENSE_ENTRY, _DENSE_ROW = 0.3, 1.0  # of a product with a vector
-_CURVED_ENTRY, _CURVED_ROW = 0.5, 2.0  # of both products, with one reading of X
-_SPARSE_ENTRY, _SPARSE_ROW = 0.4, 5.0
-_SPARSE_CURVED_ENTRY, _SPARSE_CURVED_ROW = 0.6, 7.0
-# Of both products with several vectors, per entry, per entry and vector, and per row and vector: dense, and sparse.
-_SEVERAL, _SPARSE_SEVERAL = (0.8, 0.05, 1.5), (1.4, 0.22, 1.0)
 _GRAM_ENTRY = 0.022  # of a product of two rows, by BLAS
 _GRAM_ROW, _SCALED_ROW = 1.0, 7.0  # a dense entry that is scaled first, and its row
-_SPARSE_GRAM_ENTRY, _SPARSE_KERNEL_ENTRY = 0.9, 3.0
-_SPARSE_KERNEL_CALLS = 25.0  # operations on almost no rows
+_SPARSE_GRAM_ENTRY = 0.9
 _SCATTERED_ENTRY = 1.5  # a sparse entry that is copied to a dense row
 _CLEARED_ENTRY = 0.3
-_FACTOR_ENTRY = 0.01  # of the cube of the size
-_OF_NUMBER = 1.1e-16  # its relative error
-_OF_KERNEL = 1e-15  # relative error of a sum of products of rows
 _FAR, _LOOKED_AT = 1e8, 64  # times the variance of a column, and rows that show it
 _CONSTANT = 1e-13  # of the square of a column: with less variance it has the same number everywhere
-OF_SUM = 3e-16
-"""Relative error of a sum of products."""
-CALL = 5e3
-"""Nanoseconds of an operation on almost no rows."""
-OF_LOSS = 15.0
-"""Nanoseconds of a row's loss."""
 
 
 class Rows:
@@ -79,31 +61,16 @@ class Rows:
                 self.shift, self.matrix = self.means, matrix._replace(dense=matrix.dense - self.means)
                 self.means = self._sums(shares)[0]
 
-    def subset(self, indices: NDArray[np.int64]) -> "Rows":
+    def subset(self, indices: NDArray[np.int64]) -> Self:
         """Copy some rows, with the same means subtracted."""
-        rows = Rows(some_rows(self.matrix, indices), len(indices), self.width, np.empty(0), centred=False)
+        rows = type(self)(some_rows(self.matrix, indices), len(indices), self.width, np.empty(0), centred=False)
         rows.means, rows.shift = self.means, self.shift
-        return rows
-
-    def restrict(self, columns: NDArray[np.int64]) -> "Rows":
-        """Copy some columns; the bias stays."""
-        matrix, width = some_columns(self.matrix, columns, self.columns), len(columns) + int(self.matrix.bias)
-        rows = Rows(matrix, self.n, width, np.empty(0), centred=False)
-        rows.means, rows.shift = None if self.means is None else self.means[columns], self.shift[columns]
         return rows
 
     @property
     def entries(self) -> int:
         """Entries that are stored."""
         return self.n * self.columns if self.matrix.sparse is None else len(self.matrix.sparse.values)
-
-    def used_columns(self) -> int:
-        """Count the columns that are not empty. O(entries)."""
-        return (
-            self.columns
-            if self.matrix.sparse is None
-            else int(np.count_nonzero(np.bincount(self.matrix.sparse.columns)))
-        )
 
     def centre(self, table: Table, sign: float = 1.0) -> Table:
         """Return coefficients for centred rows, of coefficients for rows as they are; back with ``sign=-1.0``."""
@@ -168,15 +135,6 @@ class Rows:
             squares = np.maximum(squares - 2.0 * means * sums + whole * means**2, 1e-14 * squares)
         return np.append(squares, whole) if self.matrix.bias else squares
 
-    def rounding_of_sums(self, slopes: Table) -> Table:
-        """Estimate the rounding of the sums of all rows times their slopes, with independent errors. O(entries)."""
-        return OF_SUM * np.sqrt(self.squares(np.square(slopes).sum(axis=1), centred=False))
-
-    def rounding_of_bias(self, table: Table) -> Table:
-        """Estimate the rounding of the bias for rows as they are, of coefficients for centred rows."""
-        means = self.shift if self.means is None else self.means + self.shift
-        return _OF_NUMBER * (np.abs(table[:, -1]) + np.abs(table[:, :-1]) @ np.abs(means))
-
     def lengths(self, scales: Table) -> Table:
         """Return the squared length of each row, with each column's square times its scale, the bias last. O(entries).
 
@@ -207,7 +165,7 @@ class Rows:
 
         size, sparse = self.columns, self.sparse
         total, sums = np.zeros((size, size), order="F"), np.zeros(size)
-        if sparse is not None and self._sparse_gram_cost(size, 1.0) < self._dense_gram_cost(size, 1.0):
+        if sparse is not None and self.sparse_gram_cost(size, 1.0) < self.dense_gram_cost(size, 1.0):
             work = np.zeros((size, size))
             _add_products(*sparse, factors, work, sums)
             total = np.asfortranarray(work)
@@ -223,62 +181,12 @@ class Rows:
         _append_bias(total, sums, factors.sum(), np.zeros(size) if self.means is None else self.means, result)
         return result
 
-    def kernel(self) -> Table:
-        """Return the products of all pairs of centred rows, without the bias. O(n entries), and n^2 numbers."""
-        if self.matrix.sparse is None or self._dense_kernel_cost() < self._sparse_kernel_cost:
-            rows = np.concatenate([rows.copy() for _, rows in self._dense_chunks()])
-            if self.means is not None:
-                rows -= self.means
-            return np.asarray(rows @ rows.T)
-        from scipy.sparse import csr_array
-
-        values, columns, starts = self.matrix.sparse
-        sparse = csr_array((values.astype(np.float64), columns, starts), shape=(self.n, self.columns))
-        products = (sparse @ sparse.T).toarray()
-        if self.means is not None:
-            along = sparse @ self.means - 0.5 * float(self.means @ self.means)
-            products -= along[:, None] + along
-        return np.asarray(products)
-
-    # --- costs, in nanoseconds ------------------------------------------------------------
-
-    def product_cost(self) -> float:
-        """Estimate the cost of `outputs` or `sums`, per row of the table."""
-        if self.matrix.sparse is None:
-            return CALL + self.entries * _DENSE_ENTRY + self.n * _DENSE_ROW
-        return CALL + self.entries * _SPARSE_ENTRY + self.n * _SPARSE_ROW
-
-    def curve_cost(self, outputs: int) -> float:
-        """Estimate the cost of `curve`."""
-        return curve_cost(self.n, self.entries, outputs, is_sparse=self.matrix.sparse is not None)
-
-    def gram_cost(self, columns: int | None = None, share: float = 1.0) -> float:
-        """Estimate the cost of `gram`: of all columns, or of some, with a share of the entries."""
-        columns = self.columns if columns is None else columns
-        dense = self._dense_gram_cost(columns, share)
-        return CALL + (dense if self.matrix.sparse is None else min(dense, self._sparse_gram_cost(columns, share)))
-
-    def kernel_cost(self) -> float:
-        """Estimate the cost of `kernel`."""
-        dense = self._dense_kernel_cost()
-        return CALL + (dense if self.matrix.sparse is None else min(dense, self._sparse_kernel_cost))
-
-    def _dense_kernel_cost(self) -> float:
-        copying = 0.0 if self.matrix.sparse is None else 2.0 * _CLEARED_ENTRY * self.n * self.columns
-        return copying + self.n**2 * self.columns * _GRAM_ENTRY
-
-    @cached_property
-    def _sparse_kernel_cost(self) -> float:
-        assert self.matrix.sparse is not None
-        counts = np.bincount(self.matrix.sparse.columns, minlength=self.columns).astype(np.float64)
-        return _SPARSE_KERNEL_CALLS * CALL + _SPARSE_KERNEL_ENTRY * float(counts @ counts) + 4.0 * self.n**2
-
-    def _dense_gram_cost(self, columns: int, share: float) -> float:
+    def dense_gram_cost(self, columns: int, share: float) -> float:
         size = float(self.n * columns)
         copying = 0.0 if self.matrix.sparse is None else _CLEARED_ENTRY * size + _SCATTERED_ENTRY * share * self.entries
         return copying + _SCALED_ROW * self.n + _GRAM_ROW * size + _GRAM_ENTRY * size * columns
 
-    def _sparse_gram_cost(self, columns: int, share: float) -> float:
+    def sparse_gram_cost(self, columns: int, share: float) -> float:
         return _SPARSE_GRAM_ENTRY * share**2 * self._pairs + 4.0 * columns**2
 
     @cached_property
@@ -361,27 +269,6 @@ def _is_far(dense: Table, means: Table) -> bool:
 def column_sums(table: Table) -> Table:
     """Return the sum of each column; of several, by a product, which is faster."""
     return table.sum(axis=0) if table.shape[1] == 1 else np.ones(len(table)) @ table
-
-
-def curve_cost(n: int, entries: int, outputs: int, *, is_sparse: bool = False) -> float:
-    """Estimate the cost of `Rows.curve`."""
-    if outputs > 1:
-        entry, more, row = _SPARSE_SEVERAL if is_sparse else _SEVERAL
-        return 2.0 * CALL + entries * (entry + outputs * more) + n * outputs * row
-    if is_sparse:
-        return CALL + entries * _SPARSE_CURVED_ENTRY + n * _SPARSE_CURVED_ROW
-    return CALL + entries * _CURVED_ENTRY + n * _CURVED_ROW
-
-
-def factor_cost(size: int) -> float:
-    """Estimate the cost of a Cholesky factorisation."""
-    return CALL + _FACTOR_ENTRY * float(size) ** 3
-
-
-def rounding_of_kernel(kernel: Table, slopes: Table, l2: float) -> float:
-    """Estimate the rounding of |A^T s|^2 / (2 l2) for slopes s, by the products K of all pairs of rows of A."""
-    parts = np.sqrt(kernel.diagonal()) @ np.abs(slopes)
-    return 0.5 * _OF_KERNEL * float(parts @ parts) / l2
 
 
 # --- kernels -------------------------------------------------------------------------------

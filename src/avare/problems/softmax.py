@@ -13,8 +13,6 @@ from avare.problems.linear import Linear, Terms
 from avare.problems.losses import register_vector_kernels
 from avare.problems.registry import register
 
-_NEAR, _CERTAIN, _ROUNDING = 0.5, 1e-12, 1e-15  # relative change of a probability; probabilities
-
 
 class SoftmaxLoss(NamedTuple):
     """The cross entropy, which has no parameters."""
@@ -88,19 +86,6 @@ class Softmax(Linear):
         chances = terms.curvature[part].T
         return self._weighted(chances[k] * (1.0 - chances[k] if k == j else chances[j]), part)
 
-    def into_range(self, slopes: NDArray[np.float64]) -> NDArray[np.float64]:
-        inside = slopes.copy()
-        _cut(self.model.targets, self.model.sample_weight, inside)
-        return inside
-
-    def excess(self, outputs: NDArray[np.float64], terms: Terms, slopes: NDArray[np.float64]) -> float:
-        return float(_excess(self.model.targets, self.model.sample_weight, outputs, terms.curvature, slopes))
-
-    def constant_outputs(self) -> NDArray[np.float64]:
-        shares = self.class_weights()[1]
-        logarithms = np.log(shares) if shares.min() > 0.0 else np.zeros(self.outputs)
-        return np.asarray(logarithms - logarithms.mean())
-
     def _weighted(self, values: NDArray[np.float64], part: Any = slice(None)) -> NDArray[np.float64]:
         """Multiply by the sample weights."""
         return values * self.model.sample_weight[part] if len(self.model.sample_weight) else values
@@ -167,47 +152,6 @@ def _curve_into(sample_weight, chances, directions, curved):
         factor = sample_weight[i] if len(sample_weight) > 0 else 1.0
         for k in range(curved.shape[1]):
             curved[i, k] = factor * chances[i, k] * (directions[i, k] - mean)
-
-
-@quick
-def _cut(targets, sample_weight, slopes):
-    """Replace slopes that belong to no probabilities: negative ones become 0."""
-    for i in range(len(slopes)):
-        factor, target, total = sample_weight[i] if len(sample_weight) > 0 else 1.0, int(targets[i]), 0.0
-        for k in range(slopes.shape[1]):
-            total += max(slopes[i, k] + factor * (k == target), 0.0)
-        if total > factor * (1.0 + _ROUNDING):
-            for k in range(slopes.shape[1]):
-                slopes[i, k] = max(slopes[i, k] + factor * (k == target), 0.0) * (factor / total)
-            slopes[i, target] -= factor
-
-
-@quick
-def _excess(targets, sample_weight, outputs, chances, slopes):
-    """Sum the losses at their outputs, plus their conjugates at some slopes, less the outputs times these.
-
-    For one example it is the Kullback-Leibler divergence of two sets of probabilities, p by the slopes and q by the
-    outputs. Where they are near to each other, log(1 + u) <= u (6 + u) / (6 + 4 u) bounds it.
-    """
-    total = 0.0
-    for i in range(len(outputs)):
-        factor, target = sample_weight[i] if len(sample_weight) > 0 else 1.0, int(targets[i])
-        known, divergence = math.inf, 0.0
-        for k in range(outputs.shape[1] if factor > 0.0 else 0):
-            q, p = chances[i, k], slopes[i, k] / factor + (k == target)
-            if p < -_ROUNDING:
-                return math.inf
-            change = p - q
-            if abs(change) <= _NEAR * q and q > _CERTAIN:
-                u = change / q
-                divergence += p * u * (6.0 + u) / (6.0 + 4.0 * u)
-            elif p > 0.0:
-                if known == math.inf:
-                    likeliest = np.argmax(chances[i])
-                    known = math.log(chances[i, likeliest]) - outputs[i, likeliest]
-                divergence += p * (math.log(p) - known - outputs[i, k])
-        total += factor * divergence
-    return total
 
 
 @inlined

@@ -20,6 +20,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from avare import _validation as validation
 from avare import samplers
 from avare._progress import Line
+from avare.linear import constant
 from avare.linear.newton import newton
 from avare.problems import Linear
 from avare.problems.matrix import parts_of
@@ -173,7 +174,7 @@ class LinearEstimator(BaseEstimator):
 
     def _solve_by_saga(self, problem: Linear, start: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
         if self.fit_intercept and not start.any():
-            start.reshape(problem.outputs, problem.width)[:, -1] = problem.constant_outputs()
+            start.reshape(problem.outputs, problem.width)[:, -1] = constant(problem)[0][:, -1]
         run = saga(
             problem,
             self.sampler,
