@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -18,11 +19,23 @@ from unittest import mock
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from avare.linear import column_steps, dual_ascent, newton_steps, quasi_newton, small
-from avare.linear import newton as solver
-from avare.linear.newton import newton
-from avare.problems import Linear, Logistic
-from avare.sklearn import AvareClassifier, AvareRegressor
+from avare.linear import (
+    coordinate_descent,
+    dual_ascent,
+    lbfgs,
+    losses,
+    newton,
+    newton_system,
+    preconditioners,
+    row_basis,
+    samples,
+    small,
+)
+from avare.linear.solve import STRATEGIES, solve
+from avare.problems import Linear
+from avare.problems.logistic import LogisticLoss
+from avare.problems.losses import terms_into
+from avare.sklearn import AvareClassifier, AvareRegressor, base
 from harness import save, table, where
 from linear_shapes import Shape, draw, in_turns, ours
 
@@ -42,102 +55,77 @@ Fit = Callable[[], Any]
 class Method(NamedTuple):
     """A method that can be switched off, and noticed."""
 
-    replace: dict[str, tuple[Any, str, Any]]
-    """What takes the place of an attribute, to switch it off."""
-    notice: tuple[Any, str, Callable[[Any], bool]]
-    """An attribute that is called, and whether its result says that the method was used."""
+    owner: Any
+    notice: str
+    """What of the owner is called if the method is used."""
+    replaced: str = ""
+    """What of the owner is replaced to switch it off; for a strategy nothing: it is left out of the order."""
+    other: Any = None
     is_flat: bool = False
     """Whether it is for losses that are flat in parts."""
 
 
-def _none(*arguments: Any, **options: Any) -> None:
-    return None
-
-
-def _no_descent(total: Any, ways: Any, point: Any, goal: float) -> Any:
-    return point, lambda before, after: after
-
-
-def _sweeps_only(self: Any, chosen: Any) -> tuple[float, float]:
+def _only_sweeps(self: Any, chosen: Any) -> tuple[float, float]:
     return _COSTS(self, chosen)[0], math.inf
 
 
-_COSTS = column_steps.ColumnSteps._costs
-_AT_ALL: Callable[[Any], bool] = lambda result: True  # noqa: E731
-_IF_ANY: Callable[[Any], bool] = lambda result: result is not None  # noqa: E731
+def _plain_terms(targets: Any, weights: Any, outputs: Any, slopes: Any, curvatures: Any, *work: Any) -> float:
+    arrays = (outputs[:, None], slopes[:, None], curvatures[:, None])
+    return float(terms_into(LogisticLoss(), targets, weights, *arrays))
 
 
+_COSTS = coordinate_descent.CoordinateDescent._costs
 METHODS = {
-    "turned: fewer columns": Method({"": (solver, "minimise_turned", _none)}, (solver, "minimise_turned", _IF_ANY)),
-    "conjugate gradients on rows": Method(
-        {"": (solver, "minimise_by_rows", _none)}, (solver, "minimise_by_rows", _IF_ANY)
-    ),
-    "small: by columns or rows": Method({"": (solver, "minimise_small", _none)}, (solver, "minimise_small", _IF_ANY)),
-    "small: by rows only": Method(
-        {"": (small._ByRows, "cost", staticmethod(lambda problem, most: math.inf))},
-        (small, "way_of", lambda kind: kind is small._ByRows),
-    ),
-    "dual coordinate ascent": Method({"": (solver, "_ascend", None)}, (solver, "_ascend", _AT_ALL)),
-    "l1: the matrix after sweeps": Method(
-        {"": (column_steps.ColumnSteps, "_costs", _sweeps_only)}, (column_steps.ColumnSteps, "_finish", _AT_ALL)
-    ),
-    "l1: sweeps over columns": Method(
-        {"": (solver, "_minimise_by_columns", None)}, (solver, "_minimise_by_columns", _AT_ALL)
-    ),
+    "small models in one kernel": Method(small, "solve"),
+    "dual coordinate ascent": Method(dual_ascent, "solve"),
+    "basis of the rows": Method(row_basis, "solve"),
+    "samples of the rows first": Method(samples, "solve"),
+    "l1: coordinate descent on columns": Method(coordinate_descent, "solve"),
+    "l1: Gram matrix after sweeps": Method(coordinate_descent.CoordinateDescent, "_finish", "_costs", _only_sweeps),
     "penalties for flat losses": Method(
-        {"": (solver, "_by_penalties", None)}, (solver, "_by_penalties", _AT_ALL), True
+        newton, "_by_penalties", "_by_penalties", lambda total, point, goal, steps: (point, 0), True
     ),
-    "own series for exp and log1p": Method(
-        {"": (Logistic, "terms_at", Linear.terms_at)}, (Logistic, "terms_at", _AT_ALL)
-    ),
-    "L-BFGS between Newton steps": Method(
-        {"": (solver, "_first_order", _no_descent)}, (quasi_newton.Descent, "_run", _AT_ALL)
-    ),
-    "samples of the rows first": Method(
-        {"": (solver, "sample_sizes", lambda problem, rows: [])}, (solver, "sample_sizes", bool)
-    ),
-    "factors of samples": Method({"": (newton_steps, "_SHARES", ())}, (newton_steps, "_draw", _AT_ALL)),
+    "own series for exp and log1p": Method(losses, "_logistic_terms_into", "_logistic_terms_into", _plain_terms),
+    "L-BFGS between Newton steps": Method(lbfgs.LbfgsPhase, "_run", "begin", lambda self, point: point),
+    "factors of samples": Method(preconditioners, "_draw"),
 }
 
 
 @contextmanager
 def without(name: str) -> Iterator[None]:
     """Switch a method off."""
-    with ExitStack() as stack:
-        for owner, attribute, other in METHODS[name].replace.values():
-            if name == "dual coordinate ascent":
-                stack.enter_context(mock.patch.object(dual_ascent.Ascent, "serves", return_value=False))
-            elif attribute == "_minimise_by_columns":
-                stack.enter_context(mock.patch.object(owner, attribute, _stalled))
-            elif attribute == "_by_penalties":
-                stack.enter_context(mock.patch.object(owner, attribute, lambda total, point, goal, steps: (point, 0)))
-            else:
-                stack.enter_context(mock.patch.object(owner, attribute, other))
+    method = METHODS[name]
+    if method.replaced:
+        change: Any = mock.patch.object(method.owner, method.replaced, method.other)
+    elif name == "factors of samples":
+        change = mock.patch.object(newton_system, "_SHARES", ())
+    else:
+        rest = [each for each in STRATEGIES if each is not method.owner]
+        change = mock.patch.object(base, "solve", partial(solve, strategies=rest))
+    with change:
         yield
 
 
-def _stalled(total: Any, point: Any, goal: float, steps: int, callback: Any) -> Any:
-    return point, math.inf, 0, "stalled"
+def fit_of(problem: Linear) -> Fit:
+    """A fit of a problem to `TOL`, by what the estimators call."""
+    return lambda: base.__dict__["solve"](problem, tol=TOL)
 
 
 def used_by(fit: Fit, names: list[str]) -> list[str]:
     """The methods that a fit uses."""
     seen: set[str] = set()
 
-    def watched(name: str, inner: Any, says: Callable[[Any], bool]) -> Any:
+    def watched(name: str, inner: Any) -> Any:
         def call(*arguments: Any, **options: Any) -> Any:
-            result = inner(*arguments, **options)
-            if says(result):
-                seen.add(name)
-            return result
+            seen.add(name)
+            return inner(*arguments, **options)
 
         return call
 
     with ExitStack() as stack:
         for name in names:
-            owner, attribute, says = METHODS[name].notice
-            inner = getattr(owner, attribute)
-            stack.enter_context(mock.patch.object(owner, attribute, watched(name, inner, says)))
+            owner, attribute = METHODS[name].owner, METHODS[name].notice
+            stack.enter_context(mock.patch.object(owner, attribute, watched(name, getattr(owner, attribute))))
         fit()
     return [name for name in names if name in seen]
 
@@ -193,10 +181,10 @@ def certificates(seeds: range, names: list[str]) -> dict[str, dict[str, int]]:
     counts = {name: {"problems": 0, "converged with": 0, "converged without": 0, "wrong without": 0} for name in names}
     for seed in seeds:
         problem = extreme_problem(seed)
-        before = newton(problem, tol=TOL)
-        for name in used_by(lambda problem=problem: newton(problem, tol=TOL), names):  # type: ignore[misc]
+        before = fit_of(problem)()
+        for name in used_by(fit_of(problem), names):
             with without(name):
-                found = newton(problem, tol=TOL)
+                found = fit_of(problem)()
             x = found.table.ravel()
             above = (exact_objective(problem, x) - lowest(problem, x)) / found.scale
             count = counts[name]

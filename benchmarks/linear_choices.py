@@ -17,8 +17,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from avare.linear import newton as method
-from avare.linear.dual_ascent import Ascent
-from avare.linear.newton_steps import Solver, Steps
+from avare.linear.dual_ascent import DualAscent
+from avare.linear.newton_system import NewtonSystem, Solver
 from avare.linear.objective import Objective
 from harness import duration, save, table, where
 from linear_shapes import Shape, draw, in_turns, ours
@@ -28,8 +28,8 @@ _DUAL = "dual ascent"
 _MUCH_SLOWER = 10.0  # times the chosen method: not timed again
 
 
-class One(Steps):
-    """Steps by one solver; by the best one if that is not possible for these rows."""
+class One(NewtonSystem):
+    """NewtonSystem by one solver; by the best one if that is not possible for these rows."""
 
     def __init__(self, name: str, total: Objective, solver: Solver | None = None) -> None:
         super().__init__(total, None)
@@ -40,17 +40,17 @@ class One(Steps):
 def names(shape: Shape) -> list[str]:
     """The solvers that are possible for all rows of a problem."""
     found: list[str] = []
-    serves = Ascent.serves
+    serves = DualAscent.serves
 
-    def record(total: Objective, solver: Solver | None = None) -> Steps:
-        steps = Steps(total, solver)
+    def record(total: Objective, solver: Solver | None = None) -> NewtonSystem:
+        steps = NewtonSystem(total, solver)
         found[:] = [level.name for level in steps.all_levels()]  # the last one has all rows
         flat = total.at(np.zeros_like(total.l2), np.zeros((total.rows.n, len(total.l2))))
         found.extend([_DUAL] if serves(total, flat, lambda: math.inf) else [])
         return steps
 
-    never = mock.patch.object(Ascent, "serves", return_value=False)  # it may end before a step is needed
-    with mock.patch.object(method, "Steps", record), never, _general():
+    never = mock.patch.object(DualAscent, "serves", return_value=False)  # it may end before a step is needed
+    with mock.patch.object(method, "NewtonSystem", record), never, _general():
         ours(shape, TARGET)()
     return found
 
@@ -61,7 +61,7 @@ def _general() -> Any:
     def none(*arguments: Any) -> None:
         return None
 
-    return mock.patch.multiple(method, minimise_small=none, minimise_by_rows=none, minimise_turned=none)
+    return mock.patch.multiple(method, minimise_small=none, minimise_in_row_space=none, minimise_in_row_basis=none)
 
 
 def fixed(shape: Shape, name: str, samples: bool) -> Callable[[], Any]:
@@ -71,9 +71,9 @@ def fixed(shape: Shape, name: str, samples: bool) -> Callable[[], Any]:
     def run() -> Any:
         sizes = method.sample_sizes if samples else lambda problem, rows: []
         with (
-            mock.patch.multiple(method, Steps=partial(One, name), sample_sizes=sizes),
-            mock.patch.object(Ascent, "serves", return_value=name == _DUAL),
-            mock.patch.object(Ascent, "needed", return_value=0.0),
+            mock.patch.multiple(method, NewtonSystem=partial(One, name), sample_sizes=sizes),
+            mock.patch.object(DualAscent, "serves", return_value=name == _DUAL),
+            mock.patch.object(DualAscent, "needed", return_value=0.0),
             _general(),
         ):
             return fit()

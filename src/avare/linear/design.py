@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from avare.problems.linear import Linear
 from avare.problems.matrix import some_columns
-from avare.problems.rows import Rows, Table
+from avare.problems.rows import Array, Rows
 
 _DENSE_ENTRY, _DENSE_ROW = 0.3, 1.0  # nanoseconds of a product with a vector
 _CURVED_ENTRY, _CURVED_ROW = 0.5, 2.0  # of both products, with one reading of X
@@ -63,19 +63,26 @@ class Design(Rows):
             else int(np.count_nonzero(np.bincount(self.matrix.sparse.columns)))
         )
 
-    def rounding_of_sums(self, slopes: Table) -> Table:
+    def rounding_of_sums(self, slopes: Array) -> Array:
         """Estimate the rounding of the sums of all rows times their slopes, with independent errors. O(entries)."""
         return OF_SUM * np.sqrt(self.squares(np.square(slopes).sum(axis=1), centred=False))
 
-    def rounding_of_bias(self, table: Table) -> Table:
+    def rounding_of_bias(self, table: Array) -> Array:
         """Estimate the rounding of the bias for rows as they are, of coefficients for centred rows."""
         means = self.shift if self.means is None else self.means + self.shift
         return _OF_NUMBER * (np.abs(table[:, -1]) + np.abs(table[:, :-1]) @ np.abs(means))
 
-    def kernel(self) -> Table:
+    def by_columns(self) -> Array:
+        """Copy the centred rows, dense and transposed, with a last row of ones if there is a bias. O(n columns)."""
+        table = np.ones((self.width, self.n))
+        for part, rows in self.dense_chunks():
+            np.subtract(rows.T, 0.0 if self.means is None else self.means[:, None], out=table[: self.columns, part])
+        return table
+
+    def kernel(self) -> Array:
         """Return the products of all pairs of centred rows, without the bias. O(n entries), and n^2 numbers."""
         if self.matrix.sparse is None or self._dense_kernel_cost() < self._sparse_kernel_cost:
-            rows = np.concatenate([rows.copy() for _, rows in self._dense_chunks()])
+            rows = np.concatenate([rows.copy() for _, rows in self.dense_chunks()])
             if self.means is not None:
                 rows -= self.means
             return np.asarray(rows @ rows.T)
@@ -138,7 +145,7 @@ def factor_cost(size: int) -> float:
     return CALL + _FACTOR_ENTRY * float(size) ** 3
 
 
-def rounding_of_kernel(kernel: Table, slopes: Table, l2: float) -> float:
+def rounding_of_kernel(kernel: Array, slopes: Array, l2: float) -> float:
     """Estimate the rounding of |A^T s|^2 / (2 l2) for slopes s, by the products K of all pairs of rows of A."""
     parts = np.sqrt(kernel.diagonal()) @ np.abs(slopes)
     return 0.5 * _OF_KERNEL * float(parts @ parts) / l2

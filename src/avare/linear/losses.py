@@ -13,7 +13,7 @@ import numpy as np
 from avare._compilation import lean, quick
 from avare.problems.linear import Linear, Terms
 from avare.problems.logistic import LogisticLoss
-from avare.problems.rows import Table
+from avare.problems.rows import Array
 from avare.problems.softmax import SoftmaxLoss
 
 _BLOCK = 512  # examples at a time: their numbers stay in the nearest cache
@@ -24,7 +24,7 @@ _CERTAIN, _ROUNDING = 1e-12, 1e-15  # a probability below is not divided by; wha
 _INSIDE = 1.0 - 1e-15  # of the domain of a conjugate: clipped dual variables are not beyond its end by rounding
 
 
-def terms_at(problem: Linear, outputs: Table) -> Terms:
+def terms_at(problem: Linear, outputs: Array) -> Terms:
     """Return the losses, their first and their second derivatives, for a row of linear predictors each. O(n).
 
     That of the logistic loss takes about half of the time of `Linear.terms_at`.
@@ -37,7 +37,7 @@ def terms_at(problem: Linear, outputs: Table) -> Terms:
     return Terms(float(loss), slopes, curvatures)
 
 
-def fenchel_young(problem: Linear, outputs: Table, terms: Terms, duals: Table) -> float:
+def fenchel_young(problem: Linear, outputs: Array, terms: Terms, duals: Array) -> float:
     """Sum the losses at some outputs, plus their conjugates at some dual variables, less the products of both. O(n).
 
     `terms` are those of the outputs. It is infinite if a dual variable is outside of the domain of the conjugate, or
@@ -57,7 +57,7 @@ def fenchel_young(problem: Linear, outputs: Table, terms: Terms, duals: Table) -
     )
 
 
-def clip(problem: Linear, duals: Table) -> Table:
+def clip(problem: Linear, duals: Array) -> Array:
     """Return the dual variables, those outside of the domains of the conjugates moved to the nearest end. O(n)."""
     targets, weights = problem.model.targets, problem.model.sample_weight
     if isinstance(problem.model.loss, SoftmaxLoss):

@@ -205,13 +205,13 @@ class Linear(Problem):
         """Bound how far f(x) is above the minimum: it is at most this. Infinite if no bound is known. Some passes."""
         from avare.linear import gap_at
 
-        return gap_at(self, self.coefficients(x))
+        return gap_at(self, self.coefficients(x)).value
 
     def best_constant(self) -> float:
         """Return the objective of the best model without X: 0, or the best free bias. O(n)."""
-        from avare.linear import constant
+        from avare.linear import constant_model
 
-        return constant(self)[1]
+        return constant_model(self)[1]
 
     # --- all examples, by their outputs ---------------------------------------------------
 

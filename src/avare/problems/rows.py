@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from avare._compilation import lean, product
 from avare.problems.matrix import Matrix, mapping_of, parts_of, some_rows, unsigned
 
-Table = NDArray[np.float64]
+Array = NDArray[np.float64]
 
 _CHUNK, _FEWEST = 1 << 16, 64  # entries of X at a time, which stay in the cache; but rows enough for BLAS to be fast
 _GRAM_ENTRY = 0.022  # of a product of two rows, by BLAS
@@ -44,12 +44,12 @@ class Rows:
         Whether columns are centred. The matrix must have a bias.
     """
 
-    def __init__(self, matrix: Matrix, n: int, width: int, weights: Table, *, centred: bool) -> None:
+    def __init__(self, matrix: Matrix, n: int, width: int, weights: Array, *, centred: bool) -> None:
         self.matrix, self.n, self.width = matrix, n, width
         self.columns = width - int(matrix.bias)
         self.sparse = None if matrix.sparse is None else unsigned(matrix.sparse)
         """The matrix for kernels, if it is sparse."""
-        self.means: Table | None = None
+        self.means: Array | None = None
         """What is subtracted from each row."""
         self.shift = np.zeros(self.columns)
         """What was subtracted from a copy of the matrix, before the means."""
@@ -72,14 +72,14 @@ class Rows:
         """Entries that are stored."""
         return self.n * self.columns if self.matrix.sparse is None else len(self.matrix.sparse.values)
 
-    def centre(self, table: Table, sign: float = 1.0) -> Table:
+    def centre(self, table: Array, sign: float = 1.0) -> Array:
         """Return coefficients for centred rows, of coefficients for rows as they are; back with ``sign=-1.0``."""
         table = table.copy()
         if self.means is not None:
             table[:, -1] += sign * (table[:, :-1] @ (self.means + self.shift))
         return table
 
-    def outputs(self, table: Table) -> Table:
+    def outputs(self, table: Array) -> Array:
         """Return the product of each row with each row of a table. O(entries)."""
         weights = np.ascontiguousarray(table[:, : self.columns])
         result = np.empty((self.n, len(table)))
@@ -91,11 +91,11 @@ class Rows:
         result += self._bias(table, weights)
         return result
 
-    def sums(self, factors: Table) -> Table:
+    def sums(self, factors: Array) -> Array:
         """Return the sum of all rows times their factors, for each column of factors. O(entries)."""
         return self._with_bias(self._sums(factors), column_sums(factors))
 
-    def curve(self, table: Table, middle: Callable[[slice, Table], Table]) -> tuple[Table, Table]:
+    def curve(self, table: Array, middle: Callable[[slice, Array], Array]) -> tuple[Array, Array]:
         """Return the outputs for a table, and the sums of all rows times `middle` of their outputs. O(entries).
 
         X is read once: a part of the rows at a time stays in the cache for both products. `middle` receives which rows
@@ -119,7 +119,7 @@ class Rows:
             sums += column_sums(factors)
         return outputs, self._with_bias(total, sums)
 
-    def squares(self, factors: Table, *, centred: bool = True) -> Table:
+    def squares(self, factors: Array, *, centred: bool = True) -> Array:
         """Return the sum of the squares of each column, times the factors of the rows. O(entries)."""
         means = self.means if centred else None
         squares, sums = np.zeros(self.columns), np.zeros(0 if means is None else self.columns)
@@ -135,7 +135,7 @@ class Rows:
             squares = np.maximum(squares - 2.0 * means * sums + whole * means**2, 1e-14 * squares)
         return np.append(squares, whole) if self.matrix.bias else squares
 
-    def lengths(self, scales: Table) -> Table:
+    def lengths(self, scales: Array) -> Array:
         """Return the squared length of each row, with each column's square times its scale, the bias last. O(entries).
 
         >>> rows = Rows(Matrix(np.array([[3.0, 1.0], [0.0, 2.0]]), None, False), 2, 2, np.empty(0), centred=False)
@@ -154,7 +154,7 @@ class Rows:
                 result[part] = np.multiply(rows, rows, out=work[: len(rows)]) @ scales + rows @ inner
         return np.maximum(result + constant, 0.0)
 
-    def gram(self, factors: Table, chosen: NDArray[np.int64] | None = None) -> Table:
+    def gram(self, factors: Array, chosen: NDArray[np.int64] | None = None) -> Array:
         """Return the sum of the products of each row with itself, times the factors; only its lower triangle counts.
 
         Of all rows, or of those chosen, with a factor for each of these.
@@ -171,7 +171,7 @@ class Rows:
             total = np.asfortranarray(work)
         else:
             roots, work, is_plain = np.sqrt(factors), self._scratch(), factors.min() == factors.max() == 1.0
-            for part, rows in self._dense_chunks(chosen):
+            for part, rows in self.dense_chunks(chosen):
                 scaled = rows if is_plain else np.multiply(rows, roots[part, None], out=work[: len(rows)])
                 sums += roots[part] @ scaled
                 total = dsyrk(1.0, scaled.T, beta=1.0, c=total, overwrite_c=1, lower=1)
@@ -198,13 +198,13 @@ class Rows:
 
     # --- their parts ----------------------------------------------------------------------
 
-    def _bias(self, table: Table, weights: Table) -> Table | float:
+    def _bias(self, table: Array, weights: Array) -> Array | float:
         """What to add to the products with the columns alone."""
         if not self.matrix.bias:
             return 0.0
         return table[:, -1] if self.means is None else table[:, -1] - weights @ self.means
 
-    def _with_bias(self, total: Table, sums: Table) -> Table:
+    def _with_bias(self, total: Array, sums: Array) -> Array:
         """Centre the sums of the columns, and append the sums of the factors if there is a bias."""
         if not self.matrix.bias:
             return total
@@ -214,7 +214,7 @@ class Rows:
             result[:, :-1] -= sums[:, None] * self.means
         return result
 
-    def _sums(self, factors: Table) -> Table:
+    def _sums(self, factors: Array) -> Array:
         if self.sparse is not None:
             sums = np.zeros((self.columns, factors.shape[1]))
             _add_rows(*self.sparse, factors, sums)
@@ -224,7 +224,7 @@ class Rows:
             total += factors[part].T @ rows
         return total
 
-    def _chunks(self) -> Iterator[tuple[slice, Table]]:
+    def _chunks(self) -> Iterator[tuple[slice, Array]]:
         """Yield dense rows in float64, some at a time; copies share their memory with the next."""
         dense, step = self.matrix.dense, self._rows_at_a_time()
         assert dense is not None
@@ -232,7 +232,7 @@ class Rows:
         for part in parts_of(dense, step) if self.n > step else (slice(0, self.n),):
             yield part, dense[part] if work is None else np.positive(dense[part], out=work[: part.stop - part.start])
 
-    def _dense_chunks(self, chosen: NDArray[np.int64] | None = None) -> Iterator[tuple[slice, Table]]:
+    def dense_chunks(self, chosen: NDArray[np.int64] | None = None) -> Iterator[tuple[slice, Array]]:
         """Yield rows as `_chunks` does, dense and in float64: of all rows, or of those chosen."""
         dense, step = self.matrix.dense, self._rows_at_a_time()
         if dense is not None and chosen is None:
@@ -250,7 +250,7 @@ class Rows:
                 _scatter(*self.sparse, part.start, part.stop, rows)  # type: ignore[misc]  # one is not None
                 yield part, rows
 
-    def _scratch(self) -> Table:
+    def _scratch(self) -> Array:
         """Allocate rows to overwrite: new memory for each part would cost more than what is computed with it."""
         return np.empty((min(self._rows_at_a_time(), self.n), self.columns))
 
@@ -258,7 +258,7 @@ class Rows:
         return max(_FEWEST, _CHUNK // max(self.columns, 1))
 
 
-def _is_far(dense: Table, means: Table) -> bool:
+def _is_far(dense: Array, means: Array) -> bool:
     """Whether a column is so far from 0, for its spread in some rows, that products lose digits before centring."""
     if (np.abs(means) <= math.sqrt(_FAR) * np.abs(dense[0] - means)).all():
         return False  # the common case
@@ -266,7 +266,7 @@ def _is_far(dense: Table, means: Table) -> bool:
     return bool(((means**2 > _FAR * spreads) & (spreads > 0.0)).any())
 
 
-def column_sums(table: Table) -> Table:
+def column_sums(table: Array) -> Array:
     """Return the sum of each column; of several, by a product, which is faster."""
     return table.sum(axis=0) if table.shape[1] == 1 else np.ones(len(table)) @ table
 

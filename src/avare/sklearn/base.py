@@ -20,8 +20,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from avare import _validation as validation
 from avare import samplers
 from avare._progress import Line
-from avare.linear import constant
-from avare.linear.newton import newton
+from avare.linear import Gap, constant_model, gap_at
+from avare.linear.solve import solve
 from avare.problems import Linear
 from avare.problems.matrix import parts_of
 from avare.sklearn.stream import Moments, merge, moments_of, one_epoch
@@ -34,7 +34,7 @@ _CAUTION = 0.5  # the step of `partial_fit` falls with this power of the number 
 
 
 def _schema(X: Any) -> Any:
-    """Return the schema of a ParquetFile, Table or Dataset of pyarrow, all of whose columns are numbers, or None."""
+    """Return the schema of a ParquetFile, Array or Dataset of pyarrow, all of whose columns are numbers, or None."""
     if not hasattr(X, "iter_batches") and not hasattr(X, "to_batches"):
         return None
     schema = getattr(X, "schema_arrow", X.schema)
@@ -45,7 +45,7 @@ def _schema(X: Any) -> Any:
 
 
 def _mapped(X: Any) -> NDArray[Any]:
-    """Decode a ParquetFile, Table or Dataset of pyarrow, part by part, to a file that is mapped into memory."""
+    """Decode a ParquetFile, Array or Dataset of pyarrow, part by part, to a file that is mapped into memory."""
     with tempfile.TemporaryFile() as file:
         for batch in (X.iter_batches if hasattr(X, "iter_batches") else X.to_batches)():
             columns = [column.to_numpy(zero_copy_only=False) for column in batch.columns]
@@ -169,12 +169,12 @@ class LinearEstimator(BaseEstimator):
         seed = np.random.SeedSequence([own, getattr(self, "n_seen_", 0)])  # other draws for each part
         batch = self._batch(problem.n)
         run = one_epoch(problem, self._next_moments, self.sampler, batch, start.copy(), share**_CAUTION, seed)
-        self.solver_, self.gap_ = "saga", math.nan
+        self.solver_, self.gap_, self.gap_kind_ = "saga", math.nan, "unknown"
         return problem.coefficients(run.x), run.epochs
 
     def _solve_by_saga(self, problem: Linear, start: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
         if self.fit_intercept and not start.any():
-            start.reshape(problem.outputs, problem.width)[:, -1] = constant(problem)[0][:, -1]
+            start.reshape(problem.outputs, problem.width)[:, -1] = constant_model(problem)[0][:, -1]
         run = saga(
             problem,
             self.sampler,
@@ -187,7 +187,8 @@ class LinearEstimator(BaseEstimator):
             seed=check_random_state(self.random_state).randint(np.iinfo(np.int32).max),
         )
         limit, warns = f"max_iter = {self.max_iter} epochs", run.status == "finished"
-        self._report(problem, "saga", problem.gap(run.x), problem.best_constant(), limit, warns=warns)
+        gap = gap_at(problem, problem.coefficients(run.x))
+        self._report(problem, "saga", gap, problem.best_constant(), limit, warns=warns)
         return problem.coefficients(run.x), run.epochs
 
     def _solve_by_newton(self, problem: Linear, start: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
@@ -197,7 +198,7 @@ class LinearEstimator(BaseEstimator):
             def say(step: int, objective: float, gap: float) -> None:
                 line.say(f"step {step}: objective {objective:.6g}, gap {gap:.3g}")
 
-            found = newton(
+            found = solve(
                 problem,
                 tol=self.tol**2,
                 start=start.reshape(problem.outputs, problem.width) if again else None,
@@ -205,13 +206,14 @@ class LinearEstimator(BaseEstimator):
                 callback=say if self.verbose else None,
             )
         limit = f"max_iter = {self.max_iter} steps" if found.status == "finished" else "what rounding allows"
-        self._report(problem, found.method, found.gap, found.scale, limit, warns=found.status != "converged")
+        gap, warns = Gap(found.gap, found.gap_kind), found.status != "converged"
+        self._report(problem, found.method, gap, found.scale, limit, warns=warns)
         return found.table, found.steps
 
-    def _report(self, problem: Linear, solver: str, gap: float, constant: float, limit: str, *, warns: bool) -> None:
+    def _report(self, problem: Linear, solver: str, gap: Gap, constant: float, limit: str, *, warns: bool) -> None:
         """Say which solver ran and how far it came; warn if it did not come as far as it should."""
-        share = gap / constant if constant > 0.0 else gap
-        self.solver_, self.gap_ = solver, share
+        share = gap.value / constant if constant > 0.0 else gap.value
+        self.solver_, self.gap_, self.gap_kind_ = solver, share, gap.kind
         if warns and self.tol > 0.0 and not share <= self.tol**2:
             why = f"the objective may be above its minimum by {100.0 * share:.2g} % of that of a constant model"
             if math.isinf(share):

@@ -60,8 +60,11 @@ class AvareRegressor(RegressorMixin, LinearEstimator):
     solver_ : str
         The method of the last fit: "newton", "dual ascent" or "saga".
     gap_ : float
-        The objective of the last fit is above its minimum by at most this share of that of the best constant model: a
-        bound, not an estimate. NaN after `partial_fit`.
+        The objective of the last fit is above its minimum by at most this share of that of the best constant model. NaN
+        after `partial_fit`.
+    gap_kind_ : str
+        "bound" if each coefficient but the intercept has a penalty; "estimate" if not, as the gap then assumes how far
+        the minimum can be, or if rounding counts and is estimated; "unknown" after `partial_fit`.
     n_features_in_ : int
     feature_names_in_ : array
         If X had names of columns.

@@ -1,4 +1,4 @@
-"""A bias without a penalty: its minimum, with all other coefficients fixed."""
+"""The intercept without a penalty: its minimum with all other coefficients fixed, and the best constant model."""
 
 from __future__ import annotations
 
@@ -10,43 +10,19 @@ import numpy as np
 from avare.linear.losses import terms_at
 from avare.linear.objective import TINY, Objective, Point
 from avare.problems.linear import Linear, Terms
-from avare.problems.rows import Table, column_sums
+from avare.problems.rows import Array, column_sums
 
-_STEPS = 200
-_ENOUGH, _SHRINK, _SHORTEST = 1e-4, 0.3, 1e-9  # of the promised decrease; factor of a step that is too long; least
+_STEPS = 200  # of Newton's method: each at least halves an interval or lowers the losses, so that rounding ends first
+_ENOUGH, _SHRINK, _SHORTEST = 1e-4, 0.3, 1e-9  # Armijo: share of the predicted decrease; backtracking; shortest step
 _ROUNDING, _OF_SUM = 1e-15, 1e-14  # relative error of a number, and of a long sum
 _RARELY = 1e3  # times the rounding of a sum, from where it is estimated again
 
 
-def constant(problem: Linear) -> tuple[Table, float]:
-    """Return the best constant model, and its objective. Examples of the same class are taken together."""
-    table = np.zeros((problem.outputs, problem.width))
-    if problem.target == "numbers":
-        few, start = problem, np.array([problem.weighted_sum(problem.model.targets)]) / max(_weight(problem), TINY)
-    else:
-        sums = problem.class_weights()[1]
-        few, start = copy.copy(problem), np.log(sums) if sums.min() > 0.0 else np.zeros(len(sums))
-        labels = np.array([-1.0, 1.0]) if problem.outputs == 1 else np.arange(len(sums), dtype=np.float64)
-        few.model, few.n = problem.model._replace(targets=labels, sample_weight=sums), len(sums)
-        start = np.diff(start) if problem.outputs == 1 else start - start.mean()
-    outputs = np.zeros((few.n, problem.outputs))
-    if not problem.has_free_bias:
-        return table, terms_at(few, outputs).loss
-    outputs += start
-    shift, terms = settle(few, outputs, terms_at(few, outputs))
-    table[:, -1] = start + shift
-    return table, terms.loss
-
-
-def _weight(problem: Linear) -> float:
-    return problem.weighted_sum(np.ones(problem.n))
-
-
-def settled(total: Objective, point: Point) -> Point:
-    """Return the point after a free bias was minimised."""
-    if not total.free_bias:
+def with_best_intercept(total: Objective, point: Point) -> Point:
+    """Return the point after a free bias was minimised. O(n) a step."""
+    if not total.has_free_bias:
         return point
-    shift, terms = settle(total.problem, point.outputs, point.terms)
+    shift, terms = best_intercept(total.problem, point.outputs, point.terms)
     if not shift.any():
         return point
     table = point.table.copy()
@@ -54,13 +30,35 @@ def settled(total: Objective, point: Point) -> Point:
     return Point(table, point.outputs + shift, terms, point.objective + terms.loss - point.terms.loss)
 
 
-def settle(problem: Linear, outputs: Table, terms: Terms) -> tuple[Table, Terms]:
-    """Find what to add to all outputs of each column so that the sum of the losses is least, and the losses there."""
-    return (_settle_one if problem.outputs == 1 else _settle_several)(problem, outputs, terms)
+def constant_model(problem: Linear) -> tuple[Array, float]:
+    """Return the best constant model, and its objective. Examples of the same class are taken together."""
+    table, few = np.zeros((problem.outputs, problem.width)), problem
+    if problem.target == "numbers":
+        mean = problem.weighted_sum(problem.model.targets) / max(problem.weighted_sum(np.ones(problem.n)), TINY)
+        start = np.array([mean])
+    else:
+        sums = problem.class_weights()[1]
+        labels = np.array([-1.0, 1.0]) if problem.outputs == 1 else np.arange(len(sums), dtype=np.float64)
+        few = copy.copy(problem)
+        few.model, few.n = problem.model._replace(targets=labels, sample_weight=sums), len(sums)
+        start = np.log(sums) if sums.all() else np.zeros(len(sums))
+        start = start[1:] - start[0] if problem.outputs == 1 else start - start.mean()
+    outputs = np.zeros((few.n, problem.outputs))
+    if not problem.has_free_bias:
+        return table, terms_at(few, outputs).loss
+    outputs += start
+    shift, terms = best_intercept(few, outputs, terms_at(few, outputs))
+    table[:, -1] = start + shift
+    return table, terms.loss
 
 
-def _settle_one(problem: Linear, outputs: Table, terms: Terms) -> tuple[Table, Terms]:
-    """Find what to add to all outputs: by Newton's method, kept inside of an interval that holds the minimum."""
+def best_intercept(problem: Linear, outputs: Array, terms: Terms) -> tuple[Array, Terms]:
+    """Find what to add to all linear predictors of each output so that the losses are least; return the losses too."""
+    return (_best_of_one if problem.outputs == 1 else _best_of_several)(problem, outputs, terms)
+
+
+def _best_of_one(problem: Linear, outputs: Array, terms: Terms) -> tuple[Array, Terms]:
+    """Use Newton's method, kept inside of an interval that holds the minimum."""
     shift, low, high, width, most = 0.0, -math.inf, math.inf, 1.0, math.inf
     for _ in range(_STEPS):
         slope, curvature = float(terms.slopes.sum()), float(terms.curvature.sum())
@@ -82,8 +80,8 @@ def _settle_one(problem: Linear, outputs: Table, terms: Terms) -> tuple[Table, T
     return np.array([shift]), terms
 
 
-def _settle_several(problem: Linear, outputs: Table, terms: Terms) -> tuple[Table, Terms]:
-    """Find what to add to the outputs of each class: by Newton's method."""
+def _best_of_several(problem: Linear, outputs: Array, terms: Terms) -> tuple[Array, Terms]:
+    """Use Newton's method with backtracking."""
     shift = np.zeros(problem.outputs)
     for _ in range(_STEPS):
         slopes = column_sums(terms.slopes)
