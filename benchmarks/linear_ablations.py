@@ -198,7 +198,7 @@ def certificates(seeds: range, names: list[str]) -> dict[str, dict[str, int]]:
 def report(result: dict[str, Any]) -> str:
     """A table with a row per method."""
     lines = []
-    for name in METHODS:
+    for name in result["certificates"]:
         rows = [row for row in result["rows"] if name in row["seconds"]]
         ratios = np.array([row["seconds"][name] / row["seconds"]["all"] for row in rows])
         lost = sum(row["converged"]["all"] and not row["converged"][name] for row in rows)
@@ -208,7 +208,8 @@ def report(result: dict[str, Any]) -> str:
         ends = [
             str(count.get(key, "–")) for key in ("problems", "converged with", "converged without", "wrong without")
         ]
-        pays = bool(rows) and (max(np.quantile(ratios, [0.5, 0.9])) > WORSE or lost > 0)
+        fails = count.get("converged without", 0) < count.get("converged with", 0) or count.get("wrong without", 0) > 0
+        pays = bool(rows) and (max(np.quantile(ratios, [0.5, 0.9])) > WORSE or lost > 0 or fails)
         lines.append([name, str(problems), *cells, str(lost), *ends, "yes" if pays else "no"])
     headings = ["without", "problems", "median", "90 %", "worst", "not certified", "extreme", "converged with"]
     headings += ["without", "wrong", "pays"]

@@ -14,6 +14,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from avare._compilation import lean
 from avare.problems.linear import Linear
 from avare.problems.matrix import some_columns
 from avare.problems.rows import Array, Rows
@@ -75,8 +76,14 @@ class Design(Rows):
     def by_columns(self) -> Array:
         """Copy the centred rows, dense and transposed, with a last row of ones if there is a bias. O(n columns)."""
         table = np.ones((self.width, self.n))
-        for part, rows in self.dense_chunks():
-            np.subtract(rows.T, 0.0 if self.means is None else self.means[:, None], out=table[: self.columns, part])
+        inner = table[: self.columns]
+        if self.sparse is None:
+            inner[:] = self.matrix.dense.T  # type: ignore[union-attr]  # one is not None
+        else:
+            inner[:] = 0.0
+            _scatter_columns(*self.sparse, inner)
+        if self.means is not None:
+            inner -= self.means[:, None]
         return table
 
     def kernel(self) -> Array:
@@ -149,3 +156,13 @@ def rounding_of_kernel(kernel: Array, slopes: Array, l2: float) -> float:
     """Estimate the rounding of |A^T s|^2 / (2 l2) for slopes s, by the products K of all pairs of rows of A."""
     parts = np.sqrt(kernel.diagonal()) @ np.abs(slopes)
     return 0.5 * _OF_KERNEL * float(parts @ parts) / l2
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@lean
+def _scatter_columns(values, columns, starts, table):
+    for i in range(table.shape[1]):
+        for j in range(starts[i], starts[i + 1]):
+            table[columns[j], i] = values[j]
