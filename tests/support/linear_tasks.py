@@ -9,4 +9,4 @@ from avare.problems import Linear
 def task_of(problem: Linear, tol: float = 1e-9, steps: int = 200) -> Task:
     """From the best constant model."""
     (flat, scale), total = constant_model(problem), Objective(problem)
-    return Task(total, total.at_constant(flat), tol * scale, steps)
+    return Task(total, flat, tol * scale, steps)

@@ -14,9 +14,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from avare._compilation import lean
+from avare._compilation import kernel, lean
 from avare.problems.linear import Linear
-from avare.problems.matrix import some_columns
+from avare.problems.matrix import Matrix, Sparse, unsigned
 from avare.problems.rows import Array, Rows
 
 _DENSE_ENTRY, _DENSE_ROW = 0.3, 1.0  # nanoseconds of a product with a vector
@@ -51,7 +51,7 @@ class Design(Rows):
 
     def restrict(self, columns: NDArray[np.int64]) -> Self:
         """Copy some columns; the bias stays."""
-        matrix, width = some_columns(self.matrix, columns, self.columns), len(columns) + int(self.matrix.bias)
+        matrix, width = _some_columns(self.matrix, columns, self.columns), len(columns) + int(self.matrix.bias)
         rows = type(self)(matrix, self.n, width, np.empty(0), centred=False)
         rows.means, rows.shift = None if self.means is None else self.means[columns], self.shift[columns]
         return rows
@@ -158,6 +158,19 @@ def rounding_of_kernel(kernel: Array, slopes: Array, l2: float) -> float:
     return 0.5 * _OF_KERNEL * float(parts @ parts) / l2
 
 
+def _some_columns(matrix: Matrix, columns: NDArray[np.int64], width: int) -> Matrix:
+    """Copy some columns, of as many as there are."""
+    if matrix.sparse is None:
+        assert matrix.dense is not None
+        return Matrix(np.ascontiguousarray(matrix.dense[:, columns]), None, matrix.bias)
+    starts = np.empty_like(matrix.sparse.starts)
+    new = np.full(width, -1, dtype=matrix.sparse.columns.dtype)
+    new[columns] = np.arange(len(columns))
+    values, places = np.empty_like(matrix.sparse.values), np.empty_like(matrix.sparse.columns)
+    count = _keep(unsigned(matrix.sparse), new, values, places, starts)
+    return Matrix(None, Sparse(values[:count], places[:count], starts), matrix.bias)
+
+
 # --- kernels -------------------------------------------------------------------------------
 
 
@@ -166,3 +179,17 @@ def _scatter_columns(values, columns, starts, table):
     for i in range(table.shape[1]):
         for j in range(starts[i], starts[i + 1]):
             table[columns[j], i] = values[j]
+
+
+@kernel
+def _keep(sparse, new, values, columns, starts):
+    """Copy the entries whose columns have a new index; return how many there are."""
+    count = np.uint64(0)
+    starts[0] = 0
+    for i in range(len(starts) - 1):
+        for j in range(sparse.starts[i], sparse.starts[i + 1]):
+            column = new[sparse.columns[j]]
+            values[count], columns[count] = sparse.values[j], max(column, 0)
+            count += np.uint64(column >= 0)
+        starts[i + 1] = count
+    return count

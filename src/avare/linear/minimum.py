@@ -8,6 +8,7 @@ import numpy as np
 
 from avare._progress import Line
 from avare.linear.design import Design
+from avare.linear.existence import has_no_minimum
 from avare.linear.newton_system import TIGHT, NewtonSystem
 from avare.linear.objective import Objective
 from avare.linear.solve import solve
@@ -36,7 +37,7 @@ def minimize(problem: Linear, start: Vector, tolerance: float, *, progress: bool
             ).table
         table, left = polish(problem, table, tolerance)
     x = table.ravel().copy()
-    return warn_above(x, left, tolerance, endless=problem.falls_without_end(x))
+    return warn_above(x, left, tolerance, endless=has_no_minimum(problem, x))
 
 
 def polish(problem: Linear, table: Array, tolerance: float) -> tuple[Array, float]:

@@ -37,9 +37,10 @@ def expected_cost(task: Task) -> float:
 
 def solve(task: Task) -> Outcome:
     """Minimise over samples of the rows, each larger than the one before; return a start for all rows."""
-    total, table, preconditioner = task.total, task.point.table, None
+    total, table, preconditioner = task.total, task.table, None
     problem, generator = total.problem, np.random.default_rng(0)
-    scores, share = _sampling_scores(problem), task.goal / max(task.point.objective, TINY)
+    scores, scale = _sampling_scores(problem), constant_model(problem)[1]
+    share = task.goal / max(scale, TINY)
     for number, size in enumerate(reversed(sample_sizes(problem, total.rows))):
         indices = systematic(scores, size, generator)
         weights = problem.model.sample_weight[indices] if len(problem.model.sample_weight) else 1.0
@@ -49,7 +50,7 @@ def solve(task: Task) -> Outcome:
         table, preconditioner = _minimise(part, flat if number == 0 else table, goal, preconditioner)
         total.passes += part.passes * size / problem.n
     point = total.at(table)
-    return Outcome(min(task.point, point, key=lambda each: each.objective), preconditioner=preconditioner)
+    return Outcome(point if point.objective < scale else task.point, preconditioner=preconditioner)
 
 
 def sample_sizes(problem: Linear, rows: Design) -> list[int]:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from avare.linear import coordinate_descent, dual_ascent, newton, row_basis, samples, small, working_sets
 from avare.linear.certificates import NEGLIGIBLE, Kind, gap_within_rounding, kind_of, rounding_at
+from avare.linear.existence import has_no_minimum
 from avare.linear.intercept import constant_model, with_best_intercept
 from avare.linear.objective import Objective
 from avare.linear.task import Callback, Outcome, Status, Strategy, Task
@@ -101,7 +102,7 @@ def solve(
     """
     flat, scale = constant_model(problem)
     total, goal = Objective(problem), tol * scale
-    first = total.at_constant(flat) if start is None else total.at(total.rows.centre(start))
+    first = flat if start is None else total.at(total.rows.centre(start))
     task = Task(total, first, goal, steps, callback)
     outcome, last = _try(strategies, task)
     outcome, is_bounded = _with_rounding(task, outcome, [each for each in strategies if each is not row_basis])
@@ -109,7 +110,7 @@ def solve(
     if status != "finished" and not gap <= goal:
         status = "converged" if gap <= NEGLIGIBLE * scale else "stalled"
     table = total.rows.centre(point.table, -1.0)
-    if problem.falls_without_end(table.ravel()):
+    if has_no_minimum(problem, table.ravel()):
         status, gap = "stalled", math.inf
     kind = kind_of(total, gap, point.objective, rounding_is_bounded=is_bounded)
     method = "dual ascent" if last is dual_ascent else "newton"

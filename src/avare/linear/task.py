@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from avare.linear.newton_system import NewtonSystem
 from avare.linear.objective import Objective, Point
 from avare.linear.preconditioners import Preconditioner
+from avare.problems.rows import Array
 
 Callback = Callable[[int, float, float], Any] | None
 Status = Literal["converged", "finished", "stalled", "started"]
@@ -29,18 +30,21 @@ class Outcome(NamedTuple):
 
 
 class Task:
-    """Minimise an objective from a point until the gap is at most a goal."""
+    """Minimise an objective until the gap is at most a goal.
+
+    It begins at a point, or at the coefficients of a constant model, which are evaluated if a strategy needs that.
+    """
 
     def __init__(
         self,
         total: Objective,
-        point: Point,
+        start: Point | Array,
         goal: float,
         steps: int,
         callback: Callback = None,
         preconditioner: Preconditioner | None = None,
     ) -> None:
-        self.total, self.point, self.goal, self.steps = total, point, goal, steps
+        self.total, self._start, self.goal, self.steps = total, start, goal, steps
         self.callback = callback
         """Receives the number of steps, the objective and the gap, before each step."""
         self.preconditioner = preconditioner
@@ -52,6 +56,16 @@ class Task:
         return Task(self.total, outcome.point, self.goal, left, self.callback, outcome.preconditioner)
 
     @cached_property
+    def point(self) -> Point:
+        """Where to begin."""
+        return self._start if isinstance(self._start, Point) else self.total.at_constant(self._start)
+
+    @property
+    def table(self) -> Array:
+        """The coefficients there."""
+        return self._start.table if isinstance(self._start, Point) else self._start
+
+    @cached_property
     def system(self) -> NewtonSystem:
         """The linear systems of Newton's method."""
         return NewtonSystem(self.total, self.preconditioner)
@@ -59,7 +73,7 @@ class Task:
     @property
     def is_constant(self) -> bool:
         """Whether the point is a constant model: only intercepts are not 0."""
-        return not self.point.table[:, : self.total.rows.columns].any()
+        return not self.table[:, : self.total.rows.columns].any()
 
 
 class Strategy(Protocol):

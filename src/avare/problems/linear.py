@@ -27,9 +27,6 @@ from avare.problems.matrix import (
 from avare.problems.rows import Rows
 from avare.problems.targets import Target, parse_targets
 
-_FEW, _WORK = 256, 1e11  # coefficients, and products, up to which a flat direction is looked for
-_SINGULAR = 1e-11  # of the largest second derivative that losses can have: a direction below it counts as flat
-
 
 class Common(TypedDict, total=False):
     """The arguments that all linear models have in common, besides X and y."""
@@ -103,12 +100,15 @@ class Linear(Problem):
     """What y holds: "classes" (one output per class), "two classes" or "numbers" (one output)."""
     curvature: float
     """The largest second derivative of the loss."""
-    endless: ClassVar[float] = 0.0
-    """A loss below this falls further, without end, as x grows; 0 if there is no such value."""
+    separable_loss: ClassVar[float] = 0.0
+    """A loss below this says that x is on the right side: without a penalty it decreases for ever as x grows.
+
+    0 if there is no such value.
+    """
     is_positive: ClassVar[bool] = False
     """Whether no loss is below 0, so that the minimum is not either."""
     is_quadratic: ClassVar[bool] = False
-    """Whether the second derivative of the loss is the same everywhere."""
+    """Whether the loss has the same second derivative everywhere."""
     flattens: ClassVar[bool] = False
     """Whether the loss has no curvature in parts, so that few examples may determine the minimum."""
     slope_range: tuple[float, float] | None = None
@@ -202,7 +202,11 @@ class Linear(Problem):
         return Rows(self.model.matrix, self.n, self.width, self.model.sample_weight, centred=centred)
 
     def gap(self, x: ArrayLike) -> float:
-        """Bound how far f(x) is above the minimum: it is at most this. Infinite if no bound is known. Some passes."""
+        """Return how far f(x) is above the minimum, at most: a duality gap. Infinite if nothing is known. Some passes.
+
+        It is a bound if each coefficient but a free bias has a penalty and rounding is negligible, otherwise an
+        estimate: see `avare.linear.gap_at`.
+        """
         from avare.linear import gap_at
 
         return gap_at(self, self.coefficients(x)).value
@@ -258,7 +262,7 @@ class Linear(Problem):
         width = self.width if self.model.matrix.sparse is None else 0
         return Scratch(np.empty((BLOCK, width)), np.empty((BLOCK, self.outputs)), np.empty(BLOCK))
 
-    def _evaluated(self, x: Vector) -> tuple[Vector, Vector]:
+    def losses_and_norms(self, x: Vector) -> tuple[Vector, Vector]:
         """Return the losses of all examples, and the norms of their gradients."""
         outputs = self.rows(centred=False).outputs(self.coefficients(x))
         losses, norms = np.empty(self.n), self.squared_lengths()
@@ -274,55 +278,17 @@ class Linear(Problem):
         return self._evaluate(x, None)[0]
 
     def _evaluate(self, x: Vector, p: Vector | None) -> tuple[float, float, float]:
-        losses, norms = self._evaluated(x)
+        losses, norms = self.losses_and_norms(x)
         return float(losses.sum()), float(norms.sum()), math.nan if p is None else cost_of(norms, p)
 
-    def falls_without_end(self, x: Vector) -> bool:
-        """Return whether f has no minimum: along x, every loss falls without end, and there is no penalty.
-
-        The same along a free bias if some class has no weight, whatever x is.
-        """
-        if self.endless == 0.0:
-            return False
-        sums = self.class_weights()[1]
-        if self.has_free_bias and sums.any() and not sums.all():
-            return True
-        if self.l2 > 0.0 or self.l1 > 0.0:
-            return False
-        weights = self.model.sample_weight if len(self.model.sample_weight) else np.ones(self.n)
-        counted = weights > 0.0
-        return bool(counted.any() and (self._evaluated(x)[0] < self.endless * weights)[counted].all())
-
     def why_improper(self, mode: Vector) -> str:
-        """Return why :math:`e^{-f}` has no finite integral; "" if it has one, or if that is not known.
+        """Return why :math:`e^{-f}` has no finite integral; "" if it has one, or if that is not known."""
+        from avare.linear import why_improper
 
-        It has none if f does not rise along some direction: without a prior, and with columns that determine each
-        other, or that separate the classes, so that the mode is at infinity. The second derivative at the mode by the
-        coefficients without a prior, in units of the columns, is then singular. It is computed if that costs no more
-        than 1e11 products, or if there are at most 256 coefficients.
-        """
-        if self.falls_without_end(mode):
-            return "the columns separate the classes, so that f has no minimum"
-        free = np.flatnonzero(self.penalty.l2 == 0.0)
-        if len(free) > self.n * self.outputs:
-            return f"{len(free)} coefficients have no prior, more than there are examples"
-        if not len(free) or (self.dim > _FEW and self.n * float(self.dim) ** 2 > _WORK):
-            return ""
-        from scipy.linalg import eigh
-
-        squares = np.tile(self.rows(centred=False).squares(np.ones(self.n)), self.outputs)[free]
-        scale = 1.0 / np.sqrt(np.maximum(squares, 1e-300))
-        curvature = scale[:, None] * self.hessian(mode)[np.ix_(free, free)] * scale
-        (least,), vectors = eigh(curvature, subset_by_index=[0, 0])
-        largest = self.model.sample_weight.max() if len(self.model.sample_weight) else 1.0
-        if least > _SINGULAR * self.curvature * largest:
-            return ""
-        along, names = np.abs(vectors[:, 0]), self.names
-        places = ", ".join(names[free[j]] for j in np.flatnonzero(along > 0.1 * along.max())[:4])
-        return f"f does not rise along {places}: these columns determine each other, or occur with one class only"
+        return why_improper(self, mode)
 
     def loss_norms(self, x: Vector) -> Vector:
-        return self._evaluated(x)[1]
+        return self.losses_and_norms(x)[1]
 
     def loss_gradient(self, x: Vector) -> Vector:
         return self.survey(x).gradient
@@ -333,13 +299,13 @@ class Linear(Problem):
         return gradient.ravel(), norms
 
     def hessian(self, x: Vector) -> Vector:
-        """Return the second derivative of f at x, a matrix."""
+        """Return the Hessian of f at x."""
         if self.outputs == 1:
             return np.asarray(self.gram(x) + np.diag(self.penalty.l2))
         return np.stack([self.hessian_product(x, row) for row in np.eye(self.dim)])
 
     def hessian_product(self, x: ArrayLike, direction: ArrayLike) -> Vector:
-        """Return the second derivative of f at x times a direction, the l2 term included. O(size of X)."""
+        """Return the Hessian of f at x times a direction, the l2 term included. O(size of X)."""
         towards, rows = self.vector("direction", direction), self.rows(centred=False)
         terms = self.terms_at(rows.outputs(self.coefficients(x)))
         curved = rows.curve(self.coefficients(towards), lambda part, z: self.curve(terms, z, part))[1]

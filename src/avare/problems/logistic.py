@@ -29,7 +29,7 @@ class Logistic(Linear):
         Strength of the l2 term, ``l2/2 |x|^2`` in total (not per example). An array has one number per column of X,
         and with ``bias=True`` a last one for the bias. As a prior, its standard deviation is 1 / sqrt(l2).
     l1 : float, default=0.0
-        Strength of the l1 term, ``l1 |x|_1`` in total; `avare.saga` minimises it.
+        Strength of the l1 term, ``l1 |x|_1`` in total. `minimize` and `avare.saga` can minimise it, `avare.sgd` cannot.
     sample_weight : array-like or None, default=None
         s, one number per example; 1 by default.
     bias : bool or "free", default=False
@@ -47,7 +47,7 @@ class Logistic(Linear):
     is_positive = True
     slope_range = (-1.0, 0.0)
     curvature = 0.25
-    endless = math.log(2.0)  # the right class is the likelier one
+    separable_loss = math.log(2.0)  # the right class is the likelier one
 
     def loss(self) -> LogisticLoss:
         return LogisticLoss()

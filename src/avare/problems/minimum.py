@@ -50,7 +50,7 @@ def warn_above(x: Vector, left: float, tolerance: float, *, endless: bool = Fals
     """Return the best x, with a warning if its gradient is above the tolerance, or if there is no minimum."""
     text = ""
     if endless:
-        text = "the objective has no minimum: x separates the classes, so that it falls without end; pass l2 > 0"
+        text = "the classes are linearly separable, so the unpenalised loss has no minimiser; pass l2 > 0"
     elif not left <= tolerance:
         text = (
             f"the norm of the gradient is {left:.3g} at the best x, above tolerance = {tolerance:g}: the limit is "
