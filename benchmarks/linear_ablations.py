@@ -31,7 +31,7 @@ from avare.linear import (
     samples,
     small,
 )
-from avare.linear.solve import STRATEGIES, solve
+from avare.linear.solver import STRATEGIES, solve
 from avare.problems import Linear
 from avare.problems.logistic import LogisticLoss
 from avare.problems.losses import terms_into

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from avare.linear.solve import solve
+from avare.linear.solver import solve
 from harness import save, table, where
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))

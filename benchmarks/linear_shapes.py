@@ -20,7 +20,7 @@ from scipy import sparse
 from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge
 from threadpoolctl import threadpool_limits
 
-from avare.linear.solve import solve
+from avare.linear.solver import solve
 from avare.problems import LeastSquares, Linear, Logistic, Softmax
 from avare.sklearn import AvareClassifier, AvareRegressor
 from harness import RESULTS, duration, save, table, where

@@ -12,7 +12,7 @@ from scipy import sparse
 from avare.linear import coordinate_descent, working_sets
 from avare.linear.coordinate_descent import CoordinateDescent
 from avare.linear.objective import Objective
-from avare.linear.solve import solve
+from avare.linear.solver import solve
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge
 
 Way = Callable[[pytest.MonkeyPatch], None]

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 from avare.linear import constant_model, dual_ascent, newton
 from avare.linear.dual_ascent import DualAscent, primal_point
-from avare.linear.solve import Minimum, solve
+from avare.linear.solver import Minimum, solve
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
 from linear_tasks import task_of
 

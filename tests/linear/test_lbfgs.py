@@ -12,7 +12,7 @@ from avare.linear.line_search import line_search
 from avare.linear.losses import clip, fenchel_young
 from avare.linear.objective import Objective, Point
 from avare.linear.preconditioners import Jacobi
-from avare.linear.solve import solve
+from avare.linear.solver import solve
 from avare.problems import Huber, Linear, Logistic, SmoothedHinge, Softmax
 
 KINDS = [Logistic, SmoothedHinge, Huber, Softmax]

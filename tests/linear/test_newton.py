@@ -15,7 +15,7 @@ from avare.linear.losses import fenchel_young
 from avare.linear.newton_system import NewtonSystem
 from avare.linear.objective import Objective
 from avare.linear.preconditioners import Jacobi, by_classes, by_columns
-from avare.linear.solve import solve
+from avare.linear.solver import solve
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
 from extreme_problems import LOSSES, exact_objective, extreme_problem, lowest
 from linear_tasks import task_of

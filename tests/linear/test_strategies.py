@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 from avare.linear import newton, row_basis, small
-from avare.linear.solve import STRATEGIES, solve
+from avare.linear.solver import STRATEGIES, solve
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
 from linear_tasks import task_of
 

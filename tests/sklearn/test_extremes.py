@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from avare.linear.solve import solve
+from avare.linear.solver import solve
 from avare.problems import Huber, Logistic
 from avare.sklearn import AvareClassifier, AvareRegressor
 

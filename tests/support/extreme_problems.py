@@ -7,7 +7,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from avare.linear.solve import solve
+from avare.linear.solver import solve
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
 
 LOSSES = [Logistic, LeastSquares, Softmax, Huber, SmoothedHinge]

@@ -29,6 +29,7 @@ _PAIR_OF_ROWS = 0.022  # an entry of the product of two dense rows, by BLAS
 _CLEARED_ENTRY = 0.3  # of a dense copy
 _SPARSE_KERNEL_ENTRY = 3.0  # a pair of entries in a column
 _SPARSE_KERNEL_CALLS = 25.0  # operations on almost no rows
+_COPIED = 1 << 22  # entries of sampled rows at a time
 _FACTOR_ENTRY = 0.01  # of the cube of the size
 _OF_NUMBER = 1.1e-16  # relative error of a number
 _OF_KERNEL = 1e-15  # relative error of a sum of products of rows
@@ -48,6 +49,13 @@ class Design(Rows):
         """Return the rows of a model, centred if it has a free bias unless that is not wanted."""
         model, centred = problem.model, centred and problem.has_free_bias
         return cls(model.matrix, problem.n, problem.width, model.sample_weight, centred=centred)
+
+    def centre(self, table: Array, sign: float = 1.0) -> Array:
+        """Return coefficients for centred rows, of coefficients for rows as they are; back with ``sign=-1.0``."""
+        table = table.copy()
+        if self.means is not None:
+            table[:, -1] += sign * (table[:, :-1] @ (self.means + self.shift))
+        return table
 
     def restrict(self, columns: NDArray[np.int64]) -> Self:
         """Copy some columns; the bias stays."""
@@ -85,6 +93,15 @@ class Design(Rows):
         if self.means is not None:
             inner -= self.means[:, None]
         return table
+
+    def sampled_gram(self, factors: Array, chosen: NDArray[np.int64]) -> Array:
+        """Return `gram` of some rows, with a factor for each; a part of them is copied at a time."""
+        step = max(_COPIED // max(self.columns, 1), self.columns)
+        total = self.subset(chosen[:step]).gram(factors[:step])
+        for first in range(step, len(chosen), step):
+            part = slice(first, first + step)
+            total += self.subset(chosen[part]).gram(factors[part])
+        return total
 
     def kernel(self) -> Array:
         """Return the products of all pairs of centred rows, without the bias. O(n entries), and n^2 numbers."""

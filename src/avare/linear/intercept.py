@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from avare.linear.losses import terms_at
+from avare.linear.losses import summed_curvature, terms_at
 from avare.linear.objective import TINY, Objective, Point
 from avare.problems.linear import Linear, Terms
 from avare.problems.rows import Array, column_sums
@@ -85,7 +85,7 @@ def _best_of_several(problem: Linear, outputs: Array, terms: Terms) -> tuple[Arr
     shift = np.zeros(problem.outputs)
     for _ in range(_STEPS):
         slopes = column_sums(terms.slopes)
-        step = -np.linalg.lstsq(problem.summed_curvature(terms), slopes, rcond=1e-14)[0]
+        step = -np.linalg.lstsq(summed_curvature(problem, terms), slopes, rcond=1e-14)[0]
         decrease, length = -0.5 * float(slopes @ step), 1.0
         if not decrease > _ROUNDING * terms.loss:
             break

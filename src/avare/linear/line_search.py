@@ -36,7 +36,7 @@ def line_search(
     It can begin with the whole step, and does with an l1 term. The more a step costs than a point on the line, which is
     its effort, the closer to the minimum the search ends.
     """
-    l2, slack = total.l2 * direction, _ROUNDING * abs(point.objective)
+    l2, rounding = total.l2 * direction, _ROUNDING * abs(point.objective)
     penalty_curvature, length, low, high = float(np.vdot(l2, direction)), 0.0, 0.0, math.inf
     slope, here, best, before = -decrease, point, None, math.inf
     flatter, enough = _FLATTER / effort**2 * decrease, _REST / effort**2
@@ -54,7 +54,7 @@ def line_search(
         here = total.at(point.table + length * direction, point.outputs + length * outputs)
         slope = float(np.vdot(here.terms.slopes, outputs)) + float(np.vdot(l2, here.table))
         slope = _with_l1(total.l1.ravel(), here.table.ravel(), direction.ravel(), slope) if total.has_l1 else slope
-        is_lower = here.objective <= point.objective - _ENOUGH * length * decrease + slack
+        is_lower = here.objective <= point.objective - _ENOUGH * length * decrease + rounding
         if is_lower and (best is None or here.objective < best.objective):
             best = here
         low, high = (length, high) if slope < 0.0 and is_lower else (low, length)

@@ -7,6 +7,7 @@ the conjugate s y + s^2 / (2 curvature); those of probabilities are entropies.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,24 @@ def terms_at(problem: Linear, outputs: Array) -> Terms:
     arrays = (outputs[:, 0], slopes[:, 0], curvatures[:, 0], np.empty(_BLOCK), bits, bits.view(np.float64))
     loss = _logistic_terms_into(problem.model.targets, problem.model.sample_weight, *arrays)
     return Terms(float(loss), slopes, curvatures)
+
+
+def curvature_of_pair(problem: Linear, terms: Terms, k: int, j: int, part: Any = slice(None)) -> Array:
+    """Return the second derivative of some losses by two of their outputs; by different ones, minus this."""
+    if not isinstance(problem.model.loss, SoftmaxLoss):
+        return terms.curvature[part, 0]
+    chances, weights = terms.curvature[part].T, problem.model.sample_weight
+    curvatures = chances[k] * (1.0 - chances[k] if k == j else chances[j])
+    return curvatures * weights[part] if len(weights) else curvatures
+
+
+def summed_curvature(problem: Linear, terms: Terms) -> Array:
+    """Return the sum of the second derivatives of all losses: a matrix with a row per output. O(n outputs^2)."""
+    if not isinstance(problem.model.loss, SoftmaxLoss):
+        return np.array([[terms.curvature.sum()]])
+    weights = problem.model.sample_weight
+    weighted = terms.curvature.T * weights if len(weights) else terms.curvature.T
+    return np.asarray(np.diag(weighted.sum(axis=1)) - weighted @ terms.curvature)
 
 
 def fenchel_young(problem: Linear, outputs: Array, terms: Terms, duals: Array) -> float:

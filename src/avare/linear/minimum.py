@@ -11,7 +11,7 @@ from avare.linear.design import Design
 from avare.linear.existence import has_no_minimum
 from avare.linear.newton_system import TIGHT, NewtonSystem
 from avare.linear.objective import Objective
-from avare.linear.solve import solve
+from avare.linear.solver import solve
 from avare.linear.working_sets import WorkingSetSystem
 from avare.problems.base import Vector
 from avare.problems.linear import Linear

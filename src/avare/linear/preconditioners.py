@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare._compilation import lean
+from avare.linear.losses import curvature_of_pair
 from avare.linear.objective import TINY, Objective, Point
 from avare.problems.rows import Array
 
@@ -148,9 +149,9 @@ def diagonal_of(matrix: Array) -> Array:
 def _block(total: Objective, point: Point, k: int, j: int, sample: tuple[NDArray[np.int64], Array] | None) -> Array:
     """Return the Hessian of the losses by the coefficients of two outputs; by different ones, minus this."""
     if sample is None:
-        return total.rows.gram(total.problem.curvature_of_pair(point.terms, k, j))
+        return total.rows.gram(curvature_of_pair(total.problem, point.terms, k, j))
     chosen, weights = sample
-    return total.rows.gram(weights * total.problem.curvature_of_pair(point.terms, k, j, chosen), chosen)
+    return total.rows.sampled_gram(weights * curvature_of_pair(total.problem, point.terms, k, j, chosen), chosen)
 
 
 def _draw(total: Objective, point: Point, share: float) -> tuple[NDArray[np.int64], Array]:

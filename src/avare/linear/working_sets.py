@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from avare._compilation import kernel
 from avare.linear.certificates import duality_gap
 from avare.linear.intercept import with_best_intercept
+from avare.linear.losses import curvature_of_pair
 from avare.linear.newton import ROUNDING, descend
 from avare.linear.newton_system import NEAR
 from avare.linear.objective import Objective, Point, Step
@@ -113,7 +114,7 @@ class WorkingSetSystem:
 
     def _matrix(self, point: Point, k: int) -> Array:
         """Return the Hessian by the coefficients of one output."""
-        matrix = self._total.rows.gram(self._total.problem.curvature_of_pair(point.terms, k, k))
+        matrix = self._total.rows.gram(curvature_of_pair(self._total.problem, point.terms, k, k))
         diagonal_of(matrix)[:] += self._total.l2[k]
         return matrix
 

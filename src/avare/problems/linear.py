@@ -233,14 +233,6 @@ class Linear(Problem):
         """Return the mean second derivative of each loss over its outputs."""
         return terms.curvature[:, 0]
 
-    def summed_curvature(self, terms: Terms) -> Vector:
-        """Return the sum of the second derivatives of all losses: a matrix with a row per output."""
-        return np.array([[terms.curvature.sum()]])
-
-    def curvature_of_pair(self, terms: Terms, k: int, j: int, part: Any = slice(None)) -> Vector:
-        """Return the second derivative of some losses by two of their outputs; by different ones, minus this."""
-        return terms.curvature[part, 0]
-
     def weighted_sum(self, values: NDArray[Any]) -> float:
         """Return the sum of a number per example, times the sample weights."""
         return float(values @ self.model.sample_weight if len(self.model.sample_weight) else values.sum())

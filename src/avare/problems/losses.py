@@ -15,7 +15,7 @@ loss            value                                       slope               
 softmax         log sum_k exp(z_k) - z_y                    softmax(z) - e_y         <= 1/2
 logistic        log(1 + exp(-y z))                          -y / (1 + exp(y z))      <= 1/4
 least squares   (z - y)^2 / 2                               z - y                    1
-huber           r^2 / 2, or d |r| - d^2 / 2 if |r| > d      r cut to [-d, d]         <= 1
+huber           r^2 / 2, or d |r| - d^2 / 2 if |r| > d      r clipped to [-d, d]     <= 1
 smoothed hinge  0 / (1 - yz)^2 / 2g / 1 - yz - g / 2        0 / -y (1 - yz) / g / -y  <= 1/g
 ==============  ==========================================  =======================  ==========
 """

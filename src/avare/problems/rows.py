@@ -72,13 +72,6 @@ class Rows:
         """Entries that are stored."""
         return self.n * self.columns if self.matrix.sparse is None else len(self.matrix.sparse.values)
 
-    def centre(self, table: Array, sign: float = 1.0) -> Array:
-        """Return coefficients for centred rows, of coefficients for rows as they are; back with ``sign=-1.0``."""
-        table = table.copy()
-        if self.means is not None:
-            table[:, -1] += sign * (table[:, :-1] @ (self.means + self.shift))
-        return table
-
     def outputs(self, table: Array) -> Array:
         """Return the product of each row with each row of a table. O(entries)."""
         weights = np.ascontiguousarray(table[:, : self.columns])
@@ -154,13 +147,8 @@ class Rows:
                 result[part] = np.multiply(rows, rows, out=work[: len(rows)]) @ scales + rows @ inner
         return np.maximum(result + constant, 0.0)
 
-    def gram(self, factors: Array, chosen: NDArray[np.int64] | None = None) -> Array:
-        """Return the sum of the products of each row with itself, times the factors; only its lower triangle counts.
-
-        Of all rows, or of those chosen, with a factor for each of these.
-        """
-        if chosen is not None and self.matrix.sparse is not None:
-            return self.subset(chosen).gram(factors)
+    def gram(self, factors: Array) -> Array:
+        """Return the sum of the products of each row with itself, times the factors; only its lower triangle counts."""
         from scipy.linalg.blas import dsyrk
 
         size, sparse = self.columns, self.sparse
@@ -171,7 +159,7 @@ class Rows:
             total = np.asfortranarray(work)
         else:
             roots, work, is_plain = np.sqrt(factors), self._scratch(), factors.min() == factors.max() == 1.0
-            for part, rows in self.dense_chunks(chosen):
+            for part, rows in self.dense_chunks():
                 scaled = rows if is_plain else np.multiply(rows, roots[part, None], out=work[: len(rows)])
                 sums += roots[part] @ scaled
                 total = dsyrk(1.0, scaled.T, beta=1.0, c=total, overwrite_c=1, lower=1)
@@ -232,23 +220,18 @@ class Rows:
         for part in parts_of(dense, step) if self.n > step else (slice(0, self.n),):
             yield part, dense[part] if work is None else np.positive(dense[part], out=work[: part.stop - part.start])
 
-    def dense_chunks(self, chosen: NDArray[np.int64] | None = None) -> Iterator[tuple[slice, Array]]:
-        """Yield rows as `_chunks` does, dense and in float64: of all rows, or of those chosen."""
-        dense, step = self.matrix.dense, self._rows_at_a_time()
-        if dense is not None and chosen is None:
+    def dense_chunks(self) -> Iterator[tuple[slice, Array]]:
+        """Yield rows as `_chunks` does, dense and in float64, also if the matrix is sparse."""
+        if self.sparse is None:
             yield from self._chunks()
             return
-        work = self._scratch()
-        for first in range(0, self.n if chosen is None else len(chosen), step):
-            if dense is not None and chosen is not None:
-                part = slice(first, min(first + step, len(chosen)))
-                yield part, np.positive(dense[chosen[part]], out=work[: part.stop - part.start])
-            else:
-                part = slice(first, min(first + step, self.n))
-                rows = work[: part.stop - part.start]
-                rows[:] = 0.0
-                _scatter(*self.sparse, part.start, part.stop, rows)  # type: ignore[misc]  # one is not None
-                yield part, rows
+        work, step = self._scratch(), self._rows_at_a_time()
+        for first in range(0, self.n, step):
+            part = slice(first, min(first + step, self.n))
+            rows = work[: part.stop - part.start]
+            rows[:] = 0.0
+            _scatter(*self.sparse, part.start, part.stop, rows)
+            yield part, rows
 
     def _scratch(self) -> Array:
         """Allocate rows to overwrite: new memory for each part would cost more than what is computed with it."""

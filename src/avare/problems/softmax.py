@@ -76,19 +76,8 @@ class Softmax(Linear):
 
     def mean_curvatures(self, terms: Terms) -> NDArray[np.float64]:
         squares = np.einsum("ik,ik->i", terms.curvature, terms.curvature)
-        return self._weighted((1.0 - squares) / self.outputs)
-
-    def summed_curvature(self, terms: Terms) -> NDArray[np.float64]:
-        weighted = self._weighted(terms.curvature.T)
-        return np.diag(weighted.sum(axis=1)) - weighted @ terms.curvature
-
-    def curvature_of_pair(self, terms: Terms, k: int, j: int, part: Any = slice(None)) -> NDArray[np.float64]:
-        chances = terms.curvature[part].T
-        return self._weighted(chances[k] * (1.0 - chances[k] if k == j else chances[j]), part)
-
-    def _weighted(self, values: NDArray[np.float64], part: Any = slice(None)) -> NDArray[np.float64]:
-        """Multiply by the sample weights."""
-        return values * self.model.sample_weight[part] if len(self.model.sample_weight) else values
+        curvatures = (1.0 - squares) / self.outputs
+        return curvatures * self.model.sample_weight if len(self.model.sample_weight) else curvatures
 
 
 # --- kernels -------------------------------------------------------------------------------

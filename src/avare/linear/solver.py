@@ -45,7 +45,13 @@ _OF_GOAL = 0.01  # rounding of linear predictors, above which they are computed 
 
 
 class Minimum(NamedTuple):
-    """Where a minimisation ended."""
+    """Where a minimisation ended.
+
+    >>> import avare
+    >>> found: Minimum = solve(avare.problems.LeastSquares([[1.0]], [2.0], l2=1.0), tol=1e-9)
+    >>> found.table, round(found.objective, 6), found.gap_kind
+    (array([[1.]]), 1.0, 'bound')
+    """
 
     table: Array
     """The coefficients, a row per output."""
