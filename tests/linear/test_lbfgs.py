@@ -1,5 +1,6 @@
 """First-order steps: what they remember, where they end, and when they are made."""
 
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -40,6 +41,12 @@ class Unit:
 
     def solve(self, right: Any) -> Any:
         return right.copy()
+
+
+def system_of(expected: float, preconditioner: Any = None, spent: float = 1.0) -> Any:
+    """A system of Newton's method that takes so many nanoseconds."""
+    ladder = SimpleNamespace(current=preconditioner, spent_on_step=spent, replace_first=lambda other, spent: None)
+    return SimpleNamespace(expected=expected, ladder=ladder)
 
 
 @pytest.mark.parametrize("count", [1, 4, 25])  # fewer pairs than are remembered, and more
@@ -118,36 +125,39 @@ def test_a_descent_ends_near_the_minimum(kind: type[Linear]) -> None:
     problem = heavy_problem(kind, **({"gamma": 2.0} if kind is SmoothedHinge else {}))  # its losses are curved at 0
     total, point = first_point(problem)
     least, goal = problem.objective(problem.minimize(tolerance=1e-6)), 1e-5 * point.objective
-    descent = LbfgsPhase(total, goal, 1e15, None)  # Newton's method would take days
+    descent = LbfgsPhase(total, goal, system_of(1e15))  # Newton's method would take days
     assert descent.begin(point).objective - least <= 30.0 * goal  # the estimate of what is left is rough
     assert descent.direction is not None
 
 
 def test_no_descent_if_newtons_method_is_cheap() -> None:
     total, point = first_point(heavy_problem(Logistic))
-    descent = LbfgsPhase(total, 1e-5, 1.0, None)
-    assert descent.begin(point) is point and descent.direction is None
-    assert descent.resume(point, point, 1e9) is point
-    assert LbfgsPhase(total, 1e-5, 1.0, Jacobi(total, point)).begin(point) is not point  # a solver is known
+    for system in (system_of(1.0, spent=1e9), None):
+        descent = LbfgsPhase(total, 1e-5, system)
+        assert descent.begin(point) is point and descent.direction is None
+        assert descent.resume(point, point) is point
+    assert LbfgsPhase(total, 1e-5, system_of(1.0, Jacobi(total, point))).begin(point) is not point
 
 
 @every_kind
 def test_a_goal_of_zero_ends_where_rounding_does(kind: type[Linear]) -> None:
     problem = heavy_problem(kind, l2=1.0)
     total, point = first_point(problem)
-    descent = LbfgsPhase(total, 0.0, 1e15, Jacobi(total, first_point(heavy_problem(kind))[1]))
+    descent = LbfgsPhase(total, 0.0, system_of(1e15, Jacobi(total, first_point(heavy_problem(kind))[1])))
     reached = descent.begin(point)
-    assert descent.resume(reached, reached, 1.0).objective <= reached.objective * (1.0 + 1e-14)
+    assert descent.resume(reached, reached).objective <= reached.objective * (1.0 + 1e-14)
     found = solve(problem, tol=0.0)
     assert found.gap <= 1e-10 * found.scale  # rounding of sums of 300 losses of long rows
 
 
 def test_a_descent_resumes_after_a_slow_step_only() -> None:
     total, point = first_point(heavy_problem(Logistic))
-    descent = LbfgsPhase(total, 1e-3 * point.objective, 1e15, None)
+    system = system_of(1e15)
+    descent = LbfgsPhase(total, 1e-3 * point.objective, system)
     reached = descent.begin(point)
-    assert descent.resume(point, reached, 1.0) is reached
-    assert descent.resume(reached, reached, 1e9).objective < reached.objective
+    assert descent.resume(point, reached) is reached
+    system.ladder.spent_on_step = 1e9
+    assert descent.resume(reached, reached).objective < reached.objective
 
 
 @every_kind

@@ -64,14 +64,6 @@ class Design(Rows):
         rows.means, rows.shift = None if self.means is None else self.means[columns], self.shift[columns]
         return rows
 
-    def used_columns(self) -> int:
-        """Count the columns that are not empty. O(entries)."""
-        return (
-            self.columns
-            if self.matrix.sparse is None
-            else int(np.count_nonzero(np.bincount(self.matrix.sparse.columns)))
-        )
-
     def rounding_of_sums(self, slopes: Array) -> Array:
         """Estimate the rounding of the sums of all rows times their slopes, with independent errors. O(entries)."""
         return OF_SUM * np.sqrt(self.squares(np.square(slopes).sum(axis=1), centred=False))

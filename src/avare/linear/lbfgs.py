@@ -14,6 +14,7 @@ import numpy as np
 from avare._compilation import product
 from avare.linear.design import CALL
 from avare.linear.line_search import line_search
+from avare.linear.newton_system import NewtonSystem
 from avare.linear.objective import Objective, Point
 from avare.linear.preconditioners import Jacobi, Preconditioner
 from avare.problems.rows import Array
@@ -79,37 +80,43 @@ class LbfgsPhase:
     total : Objective
     goal : float
         What is to be left of the objective above its minimum.
-    expected : float
-        Nanoseconds that Newton's method is expected to take.
-    base : Preconditioner or None
-        By default the diagonal of the Hessian.
+    system : NewtonSystem or None
+        That of Newton's method, whose preconditioner and cost are used; without one, no step is made.
     """
 
-    def __init__(self, total: Objective, goal: float, expected: float, base: Preconditioner | None) -> None:
-        self._total, self._goal, self._base = total, goal, base
+    def __init__(self, total: Objective, goal: float, system: NewtonSystem | None) -> None:
+        self._total, self._goal, self._system = total, goal, system
+        self._base = None if system is None else system.ladder.current
         self._cost = total.rows.curve_cost(total.problem.outputs) + _OVERHEAD * CALL
-        self._allowed = expected / self._cost
+        self._allowed = 0.0 if system is None else system.expected / self._cost
         self._certain = goal if total.problem.is_positive else -math.inf  # an objective that needs no certificate
         self._rate = -math.inf  # decrease per nanosecond, lately
         self.direction: LbfgsDirection | None = None
-        self.spent = 0.0
-        """Nanoseconds of the first steps, if they ended because the minimum is far at their pace."""
+        self._spent = 0.0  # nanoseconds of the first steps, if they ended because the minimum is far at their pace
 
     def begin(self, point: Point) -> Point:
-        """Make the first steps, if they may be faster than Newton's method; return where they end."""
-        if self._total.problem.is_quadratic or (self._base is None and self._allowed < _FEWEST):
+        """Make the first steps, if they may be faster than Newton's method; return where they end.
+
+        What they have learned is the first preconditioner of Newton's method.
+        """
+        is_cheap = self._base is None and self._allowed < _FEWEST
+        if self._system is None or self._total.problem.is_quadratic or is_cheap:
             return point  # conjugate gradients are better, or an exact step
         self.direction = LbfgsDirection(self._base or Jacobi(self._total, point), point.table.shape)
         point = self._run(point)
         if self._base is None:
             self.direction.renew(Jacobi(self._total, point))
+        self._system.ladder.replace_first(self.direction, self._spent)
         return point
 
-    def resume(self, before: Point, point: Point, nanoseconds: float, base: Preconditioner | None = None) -> Point:
+    def resume(self, before: Point, point: Point) -> Point:
         """Make more steps if they were faster than the last one of Newton's method; return where they end.
 
         They begin with the last preconditioner of Newton's method, unless that one is exact, and expensive.
         """
+        if self._system is None:
+            return point
+        base, nanoseconds = self._system.ladder.current, self._system.ladder.spent_on_step
         decrease, count = before.objective - point.objective, max(round(nanoseconds / self._cost), _FEWEST)
         if not decrease < self._rate * nanoseconds:
             return point
@@ -157,8 +164,8 @@ class LbfgsPhase:
         ratio = decrease / max(before, decrease / _SLOWEST)
         left = decrease * ratio / (1.0 - ratio)  # if decreases shrink by this ratio
         if left > goal and _LATELY * math.log(left / goal) > self._allowed * -math.log(ratio):
-            self.spent = len(objectives) * self._cost
-        return left <= goal or self.spent > 0.0
+            self._spent = len(objectives) * self._cost
+        return left <= goal or self._spent > 0.0
 
 
 # --- kernels -------------------------------------------------------------------------------

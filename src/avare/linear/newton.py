@@ -63,9 +63,9 @@ def descend(task: Task, system: System) -> Outcome:
     """Make steps until the gap is at most the goal, or until rounding hides all progress."""
     total, goal, point = task.total, task.goal, task.point
     report = task.callback or (lambda count, objective, gap: None)
-    phase, certificate = _phase(total, system, goal), _Certificate(total, goal)
-    point = phase.begin(point) if phase else point
-    _precondition(phase, system)
+    solver = system if isinstance(system, NewtonSystem) else None
+    phase, certificate = LbfgsPhase(total, goal, solver), _Certificate(total, goal, solver)
+    point = phase.begin(point)
     best, least, gap = point, math.inf, math.inf
     # The smallest decrease of steps so far: an objective so low may itself decrease to the goal.
     smallest = math.inf if total.problem.is_positive else 0.0
@@ -82,7 +82,7 @@ def descend(task: Task, system: System) -> Outcome:
         step = system.solve(point, gradient, accuracy_of(total), 0.0 if is_close else goal)
         decrease = total.predicted_decrease(point, gradient, step)
         if certificate.can_be(point, decrease) or count == task.steps - 1:
-            bound = certificate.by_step(point, step, system, clips=decrease <= CLOSE * goal)
+            bound = certificate.by_step(point, step, clips=decrease <= CLOSE * goal)
             if bound <= goal and not total.has_l1:
                 report(count, point.objective, bound)
                 return Outcome(point, bound, count, "converged")
@@ -90,15 +90,14 @@ def descend(task: Task, system: System) -> Outcome:
         if further is None:
             return Outcome(point, point.objective - certificate.lower, count, certificate.status(point))
         smallest = min(smallest, point.objective - further.objective) if is_close else smallest
-        point = _with_phase(phase, system, point, further) if decrease > CLOSE * goal else further
+        point = phase.resume(point, further) if decrease > CLOSE * goal else further
     return Outcome(point, gap, count, "converged" if gap <= goal else "finished")
 
 
-def approach(total: Objective, system: System, point: Point, goal: float, steps: int) -> tuple[Point, int]:
+def approach(total: Objective, system: NewtonSystem, point: Point, goal: float, steps: int) -> tuple[Point, int]:
     """Make steps, without a certificate, until the predicted decrease of one is at most the goal; count them too."""
-    phase = _phase(total, system, goal)
-    point = phase.begin(point) if phase else point
-    _precondition(phase, system)
+    phase = LbfgsPhase(total, goal, system)
+    point = phase.begin(point)
     certain = goal if total.problem.is_positive else -math.inf
     for count in range(steps):
         if point.objective <= certain:
@@ -109,7 +108,7 @@ def approach(total: Objective, system: System, point: Point, goal: float, steps:
         further = move(total, point, gradient, step, decrease, needed=True)
         if further is None or not further.objective < point.objective * (1.0 - ROUNDING):
             return further or point, count + 1
-        point = _with_phase(phase, system, point, further) if decrease > CLOSE * goal else further
+        point = phase.resume(point, further) if decrease > CLOSE * goal else further
         if decrease <= goal:
             return point, count + 1
     return point, steps
@@ -130,8 +129,8 @@ def move(
 class _Certificate:
     """The best lower bound on the minimum so far."""
 
-    def __init__(self, total: Objective, goal: float) -> None:
-        self._total, self._goal, self._needs_intercept = total, goal, False
+    def __init__(self, total: Objective, goal: float, system: NewtonSystem | None) -> None:
+        self._total, self._goal, self._system, self._needs_intercept = total, goal, system, False
         self.lower = 0.0 if total.problem.is_positive else -math.inf
 
     def prepare(self, point: Point) -> Point:
@@ -153,10 +152,9 @@ class _Certificate:
         """Whether a step with this decrease may certify the point: the quadratic model is then accurate."""
         return self._total.problem.is_quadratic or decrease <= math.sqrt(self._goal * abs(point.objective))
 
-    def by_step(self, point: Point, step: Step, system: System, *, clips: bool) -> float:
+    def by_step(self, point: Point, step: Step, *, clips: bool) -> float:
         """Return the gap by the dual variables that a step predicts."""
-        solver = system if isinstance(system, NewtonSystem) else None
-        bound = gap_after_step(self._total, point, step, solver, self._goal, clips=clips)
+        bound = gap_after_step(self._total, point, step, self._system, self._goal, clips=clips)
         self.lower = max(self.lower, point.objective - bound)
         self._needs_intercept = self._needs_intercept or bound == math.inf
         return bound
@@ -168,28 +166,6 @@ class _Certificate:
     def status(self, point: Point) -> Literal["converged", "stalled"]:
         """Return how a minimisation ends here."""
         return "converged" if point.objective - self.lower <= self._goal else "stalled"
-
-
-# --- steps of L-BFGS ------------------------------------------------------------------------
-
-
-def _phase(total: Objective, system: System, goal: float) -> LbfgsPhase | None:
-    if not isinstance(system, NewtonSystem):
-        return None
-    return LbfgsPhase(total, goal, system.expected, system.ladder.current)
-
-
-def _precondition(phase: LbfgsPhase | None, system: System) -> None:
-    """Use what the steps of L-BFGS have learned."""
-    if phase and isinstance(system, NewtonSystem):
-        system.ladder.replace_first(phase.direction, phase.spent)
-
-
-def _with_phase(phase: LbfgsPhase | None, system: System, before: Point, point: Point) -> Point:
-    """Make more steps of L-BFGS after one of Newton's method, if they are faster."""
-    if phase is None or not isinstance(system, NewtonSystem):
-        return point
-    return phase.resume(before, point, system.ladder.spent_on_step, system.ladder.current)
 
 
 # --- losses that are flat in parts ----------------------------------------------------------
