@@ -87,7 +87,6 @@ def test_columns_are_copied_when_they_are_first_needed(
     is_sparse: bool, dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_sweeps(monkeypatch)
-    monkeypatch.setattr(coordinate_descent, "_MOST_COPIED", 1.0)
     problem = problem_of(Logistic, is_sparse=is_sparse, dtype=dtype)
     total = Objective(problem)
     steps, point = CoordinateDescent(total), total.at(np.zeros((1, 31)), np.zeros((80, 1)))
@@ -181,7 +180,7 @@ def test_extrapolated_steps_need_fewer_sweeps(is_sparse: bool, monkeypatch: pyte
     x, slopes = np.zeros(40), problem.gradient(np.zeros(40))
     for _ in range(20):
         plain_sweep(x, slopes)
-    point = total.at(x[None].copy(), total.outputs(x[None]))
+    point = total.at(x[None].copy(), total.rows.outputs(x[None]))
     goal = 1.01 * (point.objective - solve(problem, tol=1e-13).objective)  # the step falls by less: it may be the last
     descend, spent = coordinate_descent._descend, list[float]()
 

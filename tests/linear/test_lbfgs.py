@@ -31,7 +31,7 @@ def heavy_problem(kind: type[Linear], **options: Any) -> Linear:
 def first_point(problem: Linear) -> tuple[Objective, Point]:
     total = Objective(problem)
     table = np.zeros((problem.outputs, problem.width))
-    return total, total.at(table, total.outputs(table))
+    return total, total.at(table, total.rows.outputs(table))
 
 
 class Unit:
@@ -75,7 +75,7 @@ def test_a_search_ends_where_the_objective_is_lower_and_flatter(kind: type[Linea
     total, point = first_point(heavy_problem(kind))
     direction = -length * total.gradient(point)
     decrease = -float(np.vdot(total.gradient(point), direction))
-    found = line_search(total, point, direction, total.outputs(direction), decrease)
+    found = line_search(total, point, direction, total.rows.outputs(direction), decrease)
     assert found is not None and found.objective < point.objective
     assert abs(float(np.vdot(total.gradient(found), direction))) <= 0.51 * decrease  # half, and rounding
 
@@ -85,10 +85,10 @@ def test_a_search_ends_at_a_slope_that_jumps() -> None:
     X, weights = np.array([[1e4], [1e4], [3.1], [3.1]]), np.array([1e-4, 1e-4, 0.85, 0.85])
     problem = Logistic(X, [0, 1, 0, 1], l2=0.95, sample_weight=weights)
     total, start, direction = Objective(problem), np.array([[-0.49]]), np.array([[1.0]])
-    point = total.at(start, total.outputs(start))
+    point = total.at(start, total.rows.outputs(start))
     decrease = -float(np.vdot(total.gradient(point), direction))
     with mock.patch.object(total, "at", wraps=total.at) as evaluated:
-        found = line_search(total, point, direction, total.outputs(direction), decrease)
+        found = line_search(total, point, direction, total.rows.outputs(direction), decrease)
     assert found is not None and found.objective < point.objective and evaluated.call_count <= 5
 
 
@@ -100,10 +100,10 @@ def test_a_search_with_an_l1_term_is_as_fine_as_steps_are_expensive(effort: floa
     generator = np.random.default_rng(3)
     table = generator.normal(size=(1, 21)) * (generator.random((1, 21)) < 0.7)
     table[0, :-1] *= 0.01
-    point = total.at(table, total.outputs(table))
+    point = total.at(table, total.rows.outputs(table))
     gradient = total.gradient(point) + total.l1 * np.sign(table)
     direction = -scale * gradient / (total.diagonal(point) + 1.0)
-    outputs = total.outputs(direction)
+    outputs = total.rows.outputs(direction)
     decrease = -float(np.vdot(gradient, direction))
     further = line_search(total, point, direction, outputs, decrease, effort)
     lengths = np.linspace(0.0, 8.0 / scale, 4001)
@@ -117,7 +117,7 @@ def test_a_search_with_an_l1_term_is_as_fine_as_steps_are_expensive(effort: floa
 def test_a_search_finds_nothing_lower_where_there_is_nothing() -> None:
     total, point = first_point(heavy_problem(Logistic))
     upwards = total.gradient(point)
-    assert line_search(total, point, upwards, total.outputs(upwards), 1.0) is None
+    assert line_search(total, point, upwards, total.rows.outputs(upwards), 1.0) is None
 
 
 @every_kind

@@ -184,7 +184,7 @@ def test_a_sample_of_all_classes_is_near_the_whole() -> None:
     problem = Softmax(X, y, l2=5.0, sample_weight=generator.lognormal(size=len(X)))
     total = Objective(problem)
     table = generator.normal(size=(4, 3))
-    point, right = total.at(table, total.outputs(table)), generator.normal(size=(4, 3))
+    point, right = total.at(table, total.rows.outputs(table)), generator.normal(size=(4, 3))
     exact, part = (by_classes(total, point, share) for share in (1.0, 0.25))
     assert np.allclose(total.curve(point, exact.solve(right))[1], right)
     # 5,000 rows for 12 coefficients: an error of 5 % in the metric of H is 1 standard error.

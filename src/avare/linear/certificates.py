@@ -127,7 +127,6 @@ def gap_after_step(
             return gap
         terms = terms._replace(slopes=inside, curvature=terms.curvature.copy())
         terms.curvature[clipped] = 0.0
-        total.passes += 0.5 * len(clipped) / problem.n
         residual = residual + total.rows.subset(clipped).sums((inside - duals)[clipped])
         if total.residual_bound(residual) <= CERTIFIED * goal:
             step = Step(np.zeros_like(residual), np.zeros_like(duals), residual)
@@ -148,7 +147,6 @@ def _balanced(total: Objective, terms: Terms, step: Step) -> tuple[Array | None,
     rounding = NEGLIGIBLE * float(np.abs(terms.slopes).sum())
     if total.has_free_bias and np.abs(residual[:, -1]).max() > rounding:
         shift = -np.linalg.lstsq(summed_curvature(problem, terms), residual[:, -1], rcond=1e-14)[0]
-        total.passes += 0.5
         residual = residual + total.rows.sums(problem.curve(terms, np.tile(shift, (problem.n, 1))))
         outputs = outputs + shift
         if np.abs(residual[:, -1]).max() > rounding:
@@ -189,7 +187,6 @@ def _gap_without_penalty(
     total: Objective, point: Point, duals: Array, sums: Array, end: Array, unpenalised: Array
 ) -> float:
     """Estimate what coefficients without a penalty add to the gap: their gradients times how far the minimum may be."""
-    total.passes += 1.0
     sizes = np.sqrt(total.rows.squares(np.square(duals).sum(axis=1)))
     if (np.abs(sums) > _BALANCED * sizes)[unpenalised].any():
         return math.inf

@@ -37,7 +37,6 @@ _OVERHEAD, _OF_SQUARE, _FACTORS = 60.0, 10.0, 3.0  # operations on almost no row
 _FEW_SWEEPS = 4.0  # a Gram matrix that costs less is made at once
 _FEW_SWEEPS_ONCE = 10.0  # the same, if it is needed once
 _MOST_SWEEPS, _WIDEST = 1000.0, 8000  # in a step; columns of a Gram matrix
-_MOST_COPIED = 0.3  # of the entries: with more, all columns are copied
 _ROUGH = 0.1  # of the decrease so far: a round of sweeps that adds less is the last, unless the step may be
 _NEAR = 1.0  # of the goal: a step with a smaller decrease may be the last, and leaves only violations that are certain
 _CERTAIN = 0.25  # of the KKT violation that the goal allows
@@ -104,7 +103,7 @@ def solve(task: Task) -> Outcome:
     while count < task.steps and wasted < _PATIENCE:
         if task.callback is not None:
             task.callback(count, point.objective, point.objective - lower)
-        sums = total.sums(point.terms.slopes) if sums is None else sums
+        sums = total.rows.sums(point.terms.slopes) if sums is None else sums
         chosen, gradient = working_set(total, point, sums, takes_all=descent.takes_all), sums + total.l2 * point.table
         if len(chosen) == 0:  # at the minimum, unless the bias is not
             before, point, wasted, sums = point, with_best_intercept(total, point), wasted + 1, None
@@ -119,7 +118,7 @@ def solve(task: Task) -> Outcome:
         wasted = 0 if further.objective < point.objective * (1.0 - ROUNDING) else wasted + 1
         point, count = further, count + 1
         if is_quadratic or decrease <= math.sqrt(goal * abs(point.objective)):
-            predicted = total.sums(step.residual)
+            predicted = total.rows.sums(step.residual)
             gap = _gap(total, point, step.residual, predicted, most)
             lower = max(lower, point.objective - gap)
             if gap <= goal:
@@ -127,7 +126,7 @@ def solve(task: Task) -> Outcome:
             if is_quadratic and np.array_equal(point.table, end):
                 sums = predicted  # the model is exact
     point = with_best_intercept(total, point)
-    gap = duality_gap(total, point, point.terms.slopes, total.sums(point.terms.slopes), point.table)
+    gap = duality_gap(total, point, point.terms.slopes, total.rows.sums(point.terms.slopes), point.table)
     return Outcome(point, gap, count, "converged" if gap <= goal else "finished" if count == task.steps else "stalled")
 
 
@@ -148,7 +147,7 @@ class CoordinateDescent:
         """Entries of each column."""
         if sparse is not None:
             self._sizes = np.bincount(sparse.columns, minlength=rows.columns)
-        self._has = np.zeros(rows.columns, dtype=bool)  # the columns that were copied
+        self._has = np.zeros(rows.columns, dtype=bool)  # the dense columns that were copied
         self._needs_gram = dense is not None and mapping_of(dense) is not None  # columns may not fit into memory
         self._squares, self._sums = np.full((2, rows.columns), -1.0)
         self._equations, self._ones = np.empty((_KEPT, _KEPT + 1)), np.ones(rows.n)
@@ -242,38 +241,21 @@ class CoordinateDescent:
         return of_entry * entries + _OF_COLUMN * count, gram
 
     def _load(self, chosen: NDArray[np.int64]) -> None:
-        """Copy the chosen columns, unless that was done before."""
-        new, rows = chosen[~self._has[chosen]], self._total.rows
+        """Copy the columns that are needed, once: all of a sparse matrix, the chosen ones of a dense one."""
+        from scipy.sparse import csr_array
+
+        rows, new = self._total.rows, chosen[~self._has[chosen]]
         dense, sparse = rows.matrix.dense, rows.matrix.sparse
-        if len(new) == 0:
-            return
-        if dense is not None:
+        if sparse is not None and self._sparse is None:
+            by_columns = csr_array(sparse, shape=(rows.n, rows.columns)).tocsc()
+            self._sparse = unsigned(Sparse(by_columns.data, by_columns.indices, by_columns.indptr))
+        if dense is not None and len(new):
             self._dense = np.empty(dense.shape, dtype=dense.dtype, order="F") if self._dense is None else self._dense
             self._dense[:, new] = dense if len(new) == rows.columns else dense[:, new]
             self._has[new] = True
-        if sparse is not None:
-            self._has[new] = True
-            if float(self._sizes[self._has].sum()) > _MOST_COPIED * rows.entries:
-                self._has[:] = True
-            starts = np.zeros(rows.columns + 1, dtype=sparse.starts.dtype)
-            np.cumsum(np.where(self._has, self._sizes, 0), out=starts[1:])
-            values = np.empty(starts[-1], dtype=sparse.values.dtype)
-            self._sparse = unsigned(Sparse(values, np.empty(starts[-1], dtype=sparse.columns.dtype), starts))
-            _transpose(unsigned(sparse), self._has, starts[:-1].copy(), values, self._sparse.columns)
 
 
 # --- kernels -------------------------------------------------------------------------------
-
-
-@lean
-def _transpose(matrix, wanted, places, values, rows):
-    """Copy the entries of some columns from rows to columns."""
-    for i in range(len(matrix.starts) - 1):
-        for j in range(matrix.starts[i], matrix.starts[i + 1]):
-            if wanted[matrix.columns[j]]:
-                place = places[matrix.columns[j]]
-                values[place], rows[place] = matrix.values[j], i
-                places[matrix.columns[j]] = place + 1
 
 
 @lean

@@ -88,9 +88,9 @@ def primal_point(total: Objective, outputs: Array) -> tuple[Point, float]:
         curvature = max(float(terms.curvature.sum()), TINY)
         shift = -float(terms.slopes.sum()) / curvature
     duals = terms.slopes + shift * terms.curvature if shift else terms.slopes
-    sums = total.sums(duals)
+    sums = total.rows.sums(duals)
     table = np.divide(-sums, total.l2, out=np.zeros_like(sums), where=total.l2 > 0.0)
-    there = total.outputs(table)
+    there = total.rows.outputs(table)
     if total.has_free_bias:
         table[0, -1] = np.vdot(terms.curvature, outputs + shift - there) / curvature
         there += table[0, -1]
@@ -142,7 +142,6 @@ class DualAscent:
         self._gaps.append(gap if self.epochs > 0 else math.inf)
         self.left = self._gaps[-1] * self._ratio()
         self.epochs += 1
-        self._total.passes += 1.0
 
     def needed(self, goal: float) -> float:
         """Return how many epochs seem to be needed until the gap is at most a goal; 0 as long as it is not known."""
@@ -163,7 +162,7 @@ def _along_mean(total: Objective) -> tuple[Array, float]:
     means = total.rows.means
     if means is None:
         return np.zeros(total.rows.n), 0.0
-    return total.outputs(np.append(means, 0.0)[None])[:, 0], float(means @ means)
+    return total.rows.outputs(np.append(means, 0.0)[None])[:, 0], float(means @ means)
 
 
 def _cost(total: Objective) -> float:

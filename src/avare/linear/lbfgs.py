@@ -139,7 +139,7 @@ class LbfgsPhase:
             decrease = -float(np.vdot(gradient, direction))
             if (is_trusted and not decrease > self._goal) or self._is_last(objectives, least, count):
                 break
-            further = line_search(total, point, direction, total.outputs(direction), decrease)
+            further = line_search(total, point, direction, total.rows.outputs(direction), decrease)
             if further is None:
                 break
             memory.add(further.table - point.table, total.gradient(further) - gradient)

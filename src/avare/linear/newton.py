@@ -181,5 +181,5 @@ def _by_penalties(total: Objective, point: Point, goal: float, steps: int) -> tu
         part.l2 = total.l2 + strength * unit
         first = part.at(point.table, point.outputs)
         point, taken = approach(part, NewtonSystem(part), first, goal, steps - count)
-        count, total.passes, total.reach = count + taken, total.passes + part.passes, max(total.reach, part.reach)
+        count, total.reach = count + taken, max(total.reach, part.reach)
     return total.at(point.table, point.outputs), count

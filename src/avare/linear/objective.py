@@ -48,7 +48,7 @@ class Objective:
     """The losses of some rows and the penalty, by the coefficients for centred rows; of all columns, or of some."""
 
     def __init__(self, problem: Linear, rows: Design | None = None, columns: NDArray[np.int64] | None = None) -> None:
-        self.problem, self.rows, self.passes = problem, Design.of(problem) if rows is None else rows, 0.0
+        self.problem, self.rows = problem, Design.of(problem) if rows is None else rows
         shape = (problem.outputs, problem.width)
         self.l2, self.l1 = problem.penalty.l2.reshape(shape), problem.penalty.l1.reshape(shape)
         if columns is not None:
@@ -103,7 +103,7 @@ class Objective:
 
     def at(self, table: Array, outputs: Array | None = None) -> Point:
         """Evaluate the losses at coefficients, whose linear predictors may be known."""
-        outputs = self.outputs(table) if outputs is None else outputs
+        outputs = self.rows.outputs(table) if outputs is None else outputs
         self.reach = max(self.reach, float(np.abs(table).max()))
         terms = terms_at(self.problem, outputs)
         return Point(table, outputs, terms, terms.loss + self.penalty(table))
@@ -118,20 +118,10 @@ class Objective:
         error = drift * float(np.abs(point.terms.slopes).max()) + 0.5 * drift**2 * largest_curvature(self.problem)
         return point if error <= most else self.at(point.table)
 
-    def outputs(self, table: Array) -> Array:
-        """Return the linear predictors of a table of coefficients."""
-        self.passes += 0.5
-        return self.rows.outputs(table)
-
-    def sums(self, duals: Array) -> Array:
-        """Return A^T s, the sum of all rows times their dual variables."""
-        self.passes += 0.5
-        return self.rows.sums(duals)
-
     def gradient(self, point: Point) -> Array:
         """Return the gradient of the losses and the l2 term."""
         if self._gradient is None or self._gradient[0] is not point:
-            self._gradient = (point, self.sums(point.terms.slopes) + self.l2 * point.table)
+            self._gradient = (point, self.rows.sums(point.terms.slopes) + self.l2 * point.table)
         return self._gradient[1]
 
     def predicted_decrease(self, point: Point, gradient: Array, step: Step) -> float:
@@ -142,7 +132,6 @@ class Objective:
 
     def curve(self, point: Point, direction: Array) -> tuple[Array, Array]:
         """Return the linear predictors along a direction, and H times the direction."""
-        self.passes += 1.0
         outputs, curved = self.rows.curve(direction, lambda part, z: self.problem.curve(point.terms, z, part))
         curved += self.l2 * direction
         if self.problem.outputs > 1:
@@ -151,7 +140,6 @@ class Objective:
 
     def diagonal(self, point: Point) -> Array:
         """Return the diagonal of H, but almost no number that is 0 where losses can be curved."""
-        self.passes += 0.5
         diagonal = self.rows.squares(self.problem.mean_curvatures(point.terms)) + self.l2
         if diagonal.min() > _LEAST_CURVED * diagonal.max():
             return diagonal
@@ -160,14 +148,12 @@ class Objective:
     @cached_property
     def largest_diagonal(self) -> Array:
         """The diagonal of H if all losses had their largest curvature."""
-        self.passes += 0.5
         weights = self.problem.model.sample_weight
         return self.rows.squares(self.problem.curvature * (weights if len(weights) else np.ones(self.rows.n))) + self.l2
 
     def lengths(self, point: Point) -> Array:
         """Return the squared length of each row in the metric of the diagonal, at the first point asked for."""
         if self._lengths is None:
-            self.passes += 0.5
             self._lengths = self.rows.lengths(1.0 / self.diagonal(point).max(axis=0))
         return self._lengths
 

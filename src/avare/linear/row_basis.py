@@ -59,11 +59,10 @@ def solve(task: Task) -> Outcome:
         found = newton.solve(inner.after(found))
     factors = np.zeros((rows.n, problem.outputs))
     factors[pivots] = dtrtrs(lower[:rank], found.point.table[:, :rank].T, lower=1, trans=1)[0]
-    table = total.sums(factors)
+    table = total.rows.sums(factors)
     if free:
         table[:, -1] = found.point.table[:, -1]
     point = total.at(table)
-    total.passes += 1.0 + part.passes * few.entries / max(rows.entries, 1)
     rounding = rounding_of_kernel(kernel, found.point.terms.slopes, float(total.l2[0, 0]))
     gap = max(found.gap + rounding + point.objective - found.point.objective, 0.0)
     status: Status = "converged" if gap <= task.goal else "finished" if found.status == "finished" else "started"

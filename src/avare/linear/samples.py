@@ -48,7 +48,6 @@ def solve(task: Task) -> Outcome:
         flat, scale = constant_model(part.problem)
         goal = max(share, min(_OF_SAMPLE * problem.dim / size, _ROUGHEST)) * scale
         table, preconditioner = _minimise(part, flat if number == 0 else table, goal, preconditioner)
-        total.passes += part.passes * size / problem.n
     point = total.at(table)
     return Outcome(point if point.objective < scale else task.point, preconditioner=preconditioner)
 

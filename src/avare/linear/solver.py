@@ -62,8 +62,6 @@ class Minimum(NamedTuple):
     """"bound", or "estimate" if some coefficients have no penalty, or if rounding is estimated."""
     scale: float
     """The objective of the best constant model."""
-    passes: float
-    """How often the data was read: by a product with all rows and by one with all columns."""
     steps: int
     """Steps on all rows, and epochs of dual ascent."""
     status: Status
@@ -120,7 +118,7 @@ def solve(
         status, gap = "stalled", math.inf
     kind = kind_of(total, gap, point.objective, rounding_is_bounded=is_bounded)
     method = "dual ascent" if last is dual_ascent else "newton"
-    return Minimum(table, point.objective, gap, kind, scale, total.passes, outcome.steps, status, method)
+    return Minimum(table, point.objective, gap, kind, scale, outcome.steps, status, method)
 
 
 def _try(strategies: Sequence[Strategy], task: Task) -> tuple[Outcome, Strategy | None]:

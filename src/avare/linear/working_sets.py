@@ -46,7 +46,7 @@ def solve(task: Task) -> Outcome:
     count, least, width = 0, math.inf, total.rows.columns
     while True:
         point = with_best_intercept(total, point)
-        sums = total.sums(point.terms.slopes)
+        sums = total.rows.sums(point.terms.slopes)
         gap = duality_gap(total, point, point.terms.slopes, sums, point.table)
         gap = min(gap, point.objective) if total.problem.is_positive else gap
         if task.callback is not None:
@@ -62,8 +62,6 @@ def solve(task: Task) -> Outcome:
         first = Point(point.table[:, kept], *point[1:])
         of_part = goal if size == width else max(0.3 * goal, _OF_SET * gap)
         found = descend(Task(part, first, of_part, task.steps - count), WorkingSetSystem(part))
-        if part is not total:
-            total.passes += part.passes * part.rows.entries / max(total.rows.entries, 1)
         table = np.zeros_like(point.table)
         table[:, kept] = found.point.table
         is_lower = found.point.objective < point.objective * (1.0 - ROUNDING)
