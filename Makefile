@@ -51,7 +51,7 @@ types: $(VENV)/dev-installed ## mypy, strict
 
 # Coverage cannot see into compiled kernels, so what has kernels is tested twice: compiled, with the draws that the
 # statistical tests want, and interpreted, with fewer, which also checks that no index is out of bounds.
-KERNELS = problems samplers simplex solvers structures
+KERNELS = linear problems samplers simplex solvers structures
 test: checks ## linters, types and all tests but the slow ones
 	@$(MAKE) --no-print-directory tests MARK='not slow'
 

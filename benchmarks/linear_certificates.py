@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from avare.problems.newton import newton
+from avare.linear.solver import solve
 from harness import save, table, where
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
@@ -28,7 +28,7 @@ _ROUNDING = 1e-10  # of the scale: columns far from 0
 def check(seed: int) -> dict[str, Any]:
     """Fit one problem; say how it ended, its gap, and how far it is above the lowest objective found."""
     problem = extreme_problem(seed)
-    found = newton(problem, tol=TOL)
+    found = solve(problem, tol=TOL)
     x = found.table.ravel()
     above = (exact_objective(problem, x) - lowest(problem, x)) / found.scale
     result = {"seed": seed, "loss": type(problem).__name__, "l1": problem.l1 > 0.0, "status": found.status}

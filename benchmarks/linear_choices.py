@@ -6,9 +6,9 @@ cannot be replaced by another one then.
 """
 
 import argparse
-import math
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -16,10 +16,9 @@ from unittest import mock
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from avare.problems import newton as method
-from avare.problems.dual_ascent import Ascent
-from avare.problems.newton_steps import Solver, Steps
-from avare.problems.objective import Objective
+from avare.linear import dual_ascent, newton, newton_system, samples
+from avare.linear.solver import solve
+from avare.sklearn import base
 from harness import duration, save, table, where
 from linear_shapes import Shape, draw, in_turns, ours
 
@@ -28,54 +27,42 @@ _DUAL = "dual ascent"
 _MUCH_SLOWER = 10.0  # times the chosen method: not timed again
 
 
-class One(Steps):
-    """Steps by one solver; by the best one if that is not possible for these rows."""
-
-    def __init__(self, name: str, total: Objective, solver: Solver | None = None) -> None:
-        super().__init__(total, None)
-        levels = self.all_levels()
-        self._levels = [level for level in levels if level.name == name] or levels[-1:]
-
-
 def names(shape: Shape) -> list[str]:
-    """The solvers that are possible for all rows of a problem."""
-    found: list[str] = []
-    serves = Ascent.serves
+    """The preconditioners that are possible for all rows of a problem, and dual ascent."""
+    found, possible = list[str](), list[bool]()
+    all_levels, cost = newton_system.all_levels, dual_ascent.expected_cost
 
-    def record(total: Objective, solver: Solver | None = None) -> Steps:
-        steps = Steps(total, solver)
-        found[:] = [level.name for level in steps.all_levels()]  # the last one has all rows
-        flat = total.at(np.zeros_like(total.l2), np.zeros((total.rows.n, len(total.l2))))
-        found.extend([_DUAL] if serves(total, flat, lambda: math.inf) else [])
-        return steps
+    def levels_of(total: Any) -> Any:
+        levels = all_levels(total)
+        found[:] = [level.name for level in levels]  # the last one has all rows
+        return levels
 
-    never = mock.patch.object(Ascent, "serves", return_value=False)  # it may end before a step is needed
-    with mock.patch.object(method, "Steps", record), never, _general():
+    def cost_of(task: Any) -> float:
+        possible.append(cost(task) < np.inf)
+        return np.inf
+
+    with (
+        mock.patch.object(newton_system, "all_levels", levels_of),
+        mock.patch.object(dual_ascent, "expected_cost", cost_of),
+        mock.patch.object(base, "solve", partial(solve, strategies=[dual_ascent, newton])),
+    ):
         ours(shape, TARGET)()
-    return found
+    return found + [_DUAL] * any(possible)
 
 
-def _general() -> Any:
-    """Leave out the methods for small models, and for least squares in the space of the rows."""
-
-    def none(*arguments: Any) -> None:
-        return None
-
-    return mock.patch.multiple(method, minimise_small=none, minimise_by_rows=none, minimise_turned=none)
-
-
-def fixed(shape: Shape, name: str, samples: bool) -> Callable[[], Any]:
-    """A fit by one solver."""
+def fixed(shape: Shape, name: str, samples_first: bool) -> Callable[[], Any]:
+    """A fit by one preconditioner, or by dual ascent."""
     fit = ours(shape, TARGET)
+    strategies = [dual_ascent] if name == _DUAL else [samples, newton] if samples_first else [newton]
+
+    def one(levels: Any) -> Any:
+        return [level for level in levels if level.name == name] or levels[-1:]
 
     def run() -> Any:
-        sizes = method.sample_sizes if samples else lambda problem, rows: []
-        with (
-            mock.patch.multiple(method, Steps=partial(One, name), sample_sizes=sizes),
-            mock.patch.object(Ascent, "serves", return_value=name == _DUAL),
-            mock.patch.object(Ascent, "needed", return_value=0.0),
-            _general(),
-        ):
+        with ExitStack() as stack:
+            stack.enter_context(mock.patch.object(base, "solve", partial(solve, strategies=strategies)))
+            stack.enter_context(mock.patch.object(newton_system, "_worthwhile", one))
+            stack.enter_context(mock.patch.object(dual_ascent.DualAscent, "needed", return_value=0.0))
             return fit()
 
     return run
@@ -104,7 +91,7 @@ def report(result: dict[str, Any]) -> str:
     ratios = np.array([ratio for ratio, _ in rows])
     facts = (
         f"Seeds 0, 1 and 2, {len(rows)} problems without l1, fits to 10⁻⁶. The seconds of the chosen method over those "
-        "of the best single solver, which nobody knows beforehand: 1 if the choice was the best one. Times vary by a "
+        "of the best single solver, which is not known beforehand: 1 if the choice was the best one. Times vary by a "
         "few percent, and the best of several is low by chance."
     )
     shares = [f"{np.mean(ratios <= limit):.0%}" for limit in (1.1, 1.5, 2.0)]

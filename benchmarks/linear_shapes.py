@@ -20,8 +20,8 @@ from scipy import sparse
 from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge
 from threadpoolctl import threadpool_limits
 
+from avare.linear.solver import solve
 from avare.problems import LeastSquares, Linear, Logistic, Softmax
-from avare.problems.newton import newton
 from avare.sklearn import AvareClassifier, AvareRegressor
 from harness import RESULTS, duration, save, table, where
 
@@ -291,7 +291,7 @@ class Judge:
             shape.X, shape.y, l2=l2, l1=l1, sample_weight=shape.weight, bias=bias
         )
         self._intercept = shape.intercept
-        self.found = newton(self._problem, tol=1e-13)
+        self.found = solve(self._problem, tol=1e-13)
 
     def left(self, model: Any) -> float:
         """How far a model is above the minimum, relative to the objective of the best constant model."""

@@ -373,3 +373,17 @@ def test_the_gap_of_a_fit_that_did_not_converge_is_said_in_per_cent() -> None:
     )
     with pytest.warns(ConvergenceWarning, match=text + r"[0-9.e+-]+ % of that of a constant model"):
         AvareClassifier(max_iter=1).fit(X, y)
+
+
+@pytest.mark.parametrize("sampler", ["Calibrated", "Uniform"])
+@pytest.mark.parametrize(
+    ("C", "l1_ratio", "kind"), [(1.0, 0.0, "bound"), (1.0, 1.0, "bound"), (np.inf, 0.0, "estimate")]
+)
+def test_the_gap_says_what_it_is(C: float, l1_ratio: float, kind: str, sampler: str) -> None:
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(200, 2))
+    y = X[:, 0] + generator.logistic(size=200) > 0.0
+    model = AvareClassifier(C=C, l1_ratio=l1_ratio, tol=1e-2, sampler=sampler, random_state=0).fit(X, y)
+    assert model.gap_ <= 1e-4 and model.gap_kind_ == kind
+    model.partial_fit(X, y)
+    assert np.isnan(model.gap_) and model.gap_kind_ == "unknown"

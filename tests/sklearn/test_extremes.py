@@ -10,8 +10,8 @@ from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
+from avare.linear.solver import solve
 from avare.problems import Huber, Logistic
-from avare.problems.newton import newton
 from avare.sklearn import AvareClassifier, AvareRegressor
 
 
@@ -76,7 +76,7 @@ def test_columns_of_any_scale(scale: float) -> None:
     y = X[:, 0] + 2.0 * X[:, 1] + generator.logistic(size=400) > 0.0
     model = AvareClassifier().fit(X * [1.0, scale, 1.0], y)
     problem = Logistic(X, y, l2=[1.0, scale**-2, 1.0], bias="free")
-    exact = newton(problem, tol=1e-12)
+    exact = solve(problem, tol=1e-12)
     x = np.concatenate([model.coef_[0] * [1.0, scale, 1.0], model.intercept_])
     assert model.gap_ <= 1e-9 and problem.objective(x) - exact.objective <= 1e-9 * exact.scale
 

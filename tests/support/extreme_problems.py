@@ -7,8 +7,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from avare.linear.solver import solve
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
-from avare.problems.newton import newton
 
 LOSSES = [Logistic, LeastSquares, Softmax, Huber, SmoothedHinge]
 
@@ -57,7 +57,7 @@ def exact_objective(problem: Linear, x: NDArray[np.float64]) -> float:
 
 def lowest(problem: Linear, x: NDArray[np.float64]) -> float:
     """Return the lowest objective of Newton's method at 1e-13 and, without an l1 term, of L-BFGS from there and x."""
-    tight = newton(problem, tol=1e-13).table.ravel()
+    tight = solve(problem, tol=1e-13).table.ravel()
     found = [tight]
     for start in (x, tight) if problem.l1 == 0.0 else ():
         with np.errstate(all="ignore"):

@@ -138,9 +138,10 @@ class Problem(ABC):
     ) -> Vector:
         """Minimise f until the norm of its gradient is at most `tolerance`; set `optimum`, and return the best x.
 
-        The method is SciPy's L-BFGS, followed for linear models by Newton's method with conjugate gradients. If it
-        cannot reach the tolerance, for example because of rounding on large data, it warns with a
-        `ToleranceWarning`; so it does if x separates the classes and nothing penalises it: there is no minimum.
+        Linear models are minimised by `avare.linear`: Newton's method, or working sets with an l1 term. Other problems
+        are minimised by SciPy's L-BFGS. If the tolerance cannot be reached, for example because of rounding on large
+        data, a `ToleranceWarning` says so; also if the classes are linearly separable and nothing is penalised, so that
+        there is no minimum.
 
         Parameters
         ----------

@@ -3,9 +3,6 @@
 import math
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from avare.problems.linear import Linear
 from avare.problems.losses import register_kernels
 from avare.problems.registry import register
@@ -29,7 +26,7 @@ class LeastSquares(Linear):
         Strength of the l2 term, ``l2/2 |x|^2`` in total (not per example). An array has one number per column of X,
         and with ``bias=True`` a last one for the bias. As a prior, its standard deviation is 1 / sqrt(l2).
     l1 : float, default=0.0
-        Strength of the l1 term, ``l1 |x|_1`` in total; `avare.saga` minimises it.
+        Strength of the l1 term, ``l1 |x|_1`` in total. `minimize` and `avare.saga` can minimise it, `avare.sgd` cannot.
     sample_weight : array-like or None, default=None
         s, one number per example; 1 by default. For a negative log-likelihood, one over the variance of the noise.
     bias : bool or "free", default=False
@@ -51,10 +48,6 @@ class LeastSquares(Linear):
 
     def loss(self) -> SquaredLoss:
         return SquaredLoss()
-
-    def constant_outputs(self) -> NDArray[np.float64]:
-        count = self.weighted_sum(np.ones(self.n))
-        return np.array([self.weighted_sum(self.model.targets) / count if count > 0.0 else 0.0])
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import inlined, lean
 from avare.problems.base import Problem, Vector, cost_of, strengths_of
-from avare.problems.gap import gap_at, gap_of_errors
-from avare.problems.losses import quadratic_conjugates, slope, terms_into, value
+from avare.problems.losses import slope, terms_into, value
 from avare.problems.matrix import (
     BLOCK,
     Matrix,
@@ -25,13 +24,8 @@ from avare.problems.matrix import (
     some_rows,
     writable,
 )
-from avare.problems.minimum import minimum
-from avare.problems.newton import constant
-from avare.problems.rows import OF_SUM, Rows
+from avare.problems.rows import Rows
 from avare.problems.targets import Target, parse_targets
-
-_FEW, _WORK = 256, 1e11  # coefficients, and products, up to which a flat direction is looked for
-_SINGULAR = 1e-11  # of the largest second derivative that losses can have: a direction below it counts as flat
 
 
 class Common(TypedDict, total=False):
@@ -106,12 +100,15 @@ class Linear(Problem):
     """What y holds: "classes" (one output per class), "two classes" or "numbers" (one output)."""
     curvature: float
     """The largest second derivative of the loss."""
-    endless: ClassVar[float] = 0.0
-    """A loss below this falls further, without end, as x grows; 0 if there is no such value."""
+    separable_loss: ClassVar[float] = 0.0
+    """A loss below this says that x is on the right side: without a penalty it decreases for ever as x grows.
+
+    0 if there is no such value.
+    """
     is_positive: ClassVar[bool] = False
     """Whether no loss is below 0, so that the minimum is not either."""
     is_quadratic: ClassVar[bool] = False
-    """Whether the second derivative of the loss is the same everywhere."""
+    """Whether the loss has the same second derivative everywhere."""
     flattens: ClassVar[bool] = False
     """Whether the loss has no curvature in parts, so that few examples may determine the minimum."""
     slope_range: tuple[float, float] | None = None
@@ -205,41 +202,20 @@ class Linear(Problem):
         return Rows(self.model.matrix, self.n, self.width, self.model.sample_weight, centred=centred)
 
     def gap(self, x: ArrayLike) -> float:
-        """Bound how far f(x) is above the minimum: it is at most this. Infinite if no bound is known. Some passes."""
-        return gap_at(self, self.coefficients(x))
+        """Return how far f(x) is above the minimum, at most: a duality gap. Infinite if nothing is known. Some passes.
 
-    def rounding(self, table: Vector, terms: Terms, most: float) -> float:
-        """Estimate the rounding of f and its gap at a table of coefficients; a bound if that is at most `most`.
-
-        The output of a row is rounded by a small share of its parts, entries times coefficients, and the loss by this
-        times its slope, and half of its square times the curvature. The derivative by a coefficient is rounded by a
-        small share of its parts, entries times slopes. The errors of the rows are taken to be independent. That of a
-        free bias counts by its square, as it is minimised.
+        It is a bound if each coefficient but a free bias has a penalty and rounding is negligible, otherwise an
+        estimate: see `avare.linear.gap_at`.
         """
-        l2 = self.penalty.l2[: self.width]
-        loose = float(np.divide(0.5, l2, out=np.zeros(self.width), where=(l2 > 0.0) & (self.l1 == 0.0)).max())
-        steep = OF_SUM * math.sqrt(self.square) * float(np.abs(terms.slopes).max())
-        size = math.sqrt(float(np.vdot(table, table)))
-        bound = size * steep + loose * steep**2 + 0.5 * self.largest_curvature * (OF_SUM * size) ** 2 * self.square
-        if bound <= most:
-            return bound
-        rows, curvatures = self.rows(), self.mean_curvatures(terms)
-        centred, errors = rows.centre(table), rows.rounding_of_sums(terms.slopes)
-        bends = 0.5 * OF_SUM**2 * rows.squares(curvatures, centred=False)
-        rounding = float((np.abs(centred) * errors + centred**2 * bends).sum())
-        if self.has_free_bias:
-            rounding += 0.5 * float(curvatures.sum() * np.square(rows.rounding_of_bias(centred)).sum())
-        return rounding + gap_of_errors(self, centred, terms, errors)
+        from avare.linear import gap_at
 
-    @property
-    def largest_curvature(self) -> float:
-        """The largest second derivative that a loss can have, times its weight."""
-        weights = self.model.sample_weight
-        return self.curvature * (float(weights.max()) if len(weights) else 1.0)
+        return gap_at(self, self.coefficients(x)).value
 
     def best_constant(self) -> float:
         """Return the objective of the best model without X: 0, or the best free bias. O(n)."""
-        return constant(self)[1]
+        from avare.linear import constant_model
+
+        return constant_model(self)[1]
 
     # --- all examples, by their outputs ---------------------------------------------------
 
@@ -257,66 +233,9 @@ class Linear(Problem):
         """Return the mean second derivative of each loss over its outputs."""
         return terms.curvature[:, 0]
 
-    def summed_curvature(self, terms: Terms) -> Vector:
-        """Return the sum of the second derivatives of all losses: a matrix with a row per output."""
-        return np.array([[terms.curvature.sum()]])
-
-    def curvature_of_pair(self, terms: Terms, k: int, j: int, part: Any = slice(None)) -> Vector:
-        """Return the second derivative of some losses by two of their outputs; by different ones, minus this."""
-        return terms.curvature[part, 0]
-
-    def excess(self, outputs: Vector, terms: Terms, slopes: Vector) -> float:
-        """Sum the losses at their outputs, plus their convex conjugates at some slopes, less the outputs times these.
-
-        It is at least 0, and 0 for the losses' own slopes. It is infinite if slopes are out of range, or if the
-        conjugate is not known.
-        """
-        return terms.loss + self.conjugate(outputs, slopes)
-
-    def conjugate(self, outputs: Vector, slopes: Vector) -> float:
-        """Return the sum of the convex conjugates of all losses at given slopes, less the outputs times the slopes.
-
-        For a loss with one output that is quadratic as long as its slope is in range.
-        """
-        if self.slope_range is None:
-            return math.inf
-        arrays = (self.model.targets, self.model.sample_weight, outputs[:, 0], np.ascontiguousarray(slopes[:, 0]))
-        is_signed = self.target == "two classes"
-        return float(quadratic_conjugates(*arrays, self.curvature, *self.slope_range, is_signed))
-
-    def into_range(self, slopes: Vector) -> Vector:
-        """Return slopes near to given ones for which the conjugates are finite."""
-        if self.slope_range is None or self.is_quadratic:
-            return slopes
-        weights = (1.0 - 1e-15) * (self.model.sample_weight[:, None] if len(self.model.sample_weight) else 1.0)
-        weights = weights * self.model.targets[:, None] if self.target == "two classes" else weights
-        first, second = (end * weights for end in self.slope_range)
-        return np.clip(slopes, np.minimum(first, second), np.maximum(first, second))
-
     def weighted_sum(self, values: NDArray[Any]) -> float:
         """Return the sum of a number per example, times the sample weights."""
         return float(values @ self.model.sample_weight if len(self.model.sample_weight) else values.sum())
-
-    def constant_outputs(self) -> Vector:
-        """Return outputs, the same for all examples, that nearly minimise the sum of the losses."""
-        return np.zeros(self.outputs)
-
-    def condensed(self) -> Self:
-        """Return a problem of one example per class, without X: for models whose outputs are the same for all."""
-        if self.target == "numbers":
-            return self
-        few, sums = copy.copy(self), self.class_weights()[1]
-        labels = np.array([-1.0, 1.0]) if self.target == "two classes" else np.arange(len(sums), dtype=np.float64)
-        few.model, few.n = self.model._replace(targets=labels, sample_weight=sums), len(sums)
-        return few
-
-    def sampling_scores(self) -> Vector:
-        """Return scores that sum to 1, to draw a sample by: the sample weights, with the same sum for each class."""
-        codes, sums = self.class_weights()
-        shares = np.divide(1.0, np.count_nonzero(sums) * sums, out=np.zeros(len(sums)), where=sums > 0.0)
-        if not sums.any():
-            return np.full(self.n, 1.0 / self.n)
-        return shares[codes] * self.model.sample_weight if len(self.model.sample_weight) else shares[codes]
 
     def class_weights(self) -> tuple[NDArray[np.int64], Vector]:
         """Return the class of each example, and the sum of the sample weights of each; numbers are of one class."""
@@ -335,7 +254,7 @@ class Linear(Problem):
         width = self.width if self.model.matrix.sparse is None else 0
         return Scratch(np.empty((BLOCK, width)), np.empty((BLOCK, self.outputs)), np.empty(BLOCK))
 
-    def _evaluated(self, x: Vector) -> tuple[Vector, Vector]:
+    def losses_and_norms(self, x: Vector) -> tuple[Vector, Vector]:
         """Return the losses of all examples, and the norms of their gradients."""
         outputs = self.rows(centred=False).outputs(self.coefficients(x))
         losses, norms = np.empty(self.n), self.squared_lengths()
@@ -343,61 +262,25 @@ class Linear(Problem):
         return losses, norms
 
     def _minimum(self, start: Vector, tolerance: float, progress: bool) -> Vector:
-        return minimum(self, start, tolerance, progress=progress)
+        from avare.linear import minimize
+
+        return minimize(self, start, tolerance, progress=progress)
 
     def total_loss(self, x: Vector) -> float:
         return self._evaluate(x, None)[0]
 
     def _evaluate(self, x: Vector, p: Vector | None) -> tuple[float, float, float]:
-        losses, norms = self._evaluated(x)
+        losses, norms = self.losses_and_norms(x)
         return float(losses.sum()), float(norms.sum()), math.nan if p is None else cost_of(norms, p)
 
-    def falls_without_end(self, x: Vector) -> bool:
-        """Return whether f has no minimum: along x, every loss falls without end, and there is no penalty.
-
-        The same along a free bias if some class has no weight, whatever x is.
-        """
-        if self.endless == 0.0:
-            return False
-        sums = self.class_weights()[1]
-        if self.has_free_bias and sums.any() and not sums.all():
-            return True
-        if self.l2 > 0.0 or self.l1 > 0.0:
-            return False
-        weights = self.model.sample_weight if len(self.model.sample_weight) else np.ones(self.n)
-        counted = weights > 0.0
-        return bool(counted.any() and (self._evaluated(x)[0] < self.endless * weights)[counted].all())
-
     def why_improper(self, mode: Vector) -> str:
-        """Return why :math:`e^{-f}` has no finite integral; "" if it has one, or if that is not known.
+        """Return why :math:`e^{-f}` has no finite integral; "" if it has one, or if that is not known."""
+        from avare.linear import why_improper
 
-        It has none if f does not rise along some direction: without a prior, and with columns that determine each
-        other, or that separate the classes, so that the mode is at infinity. The second derivative at the mode by the
-        coefficients without a prior, in units of the columns, is then singular. It is computed if that costs no more
-        than 1e11 products, or if there are at most 256 coefficients.
-        """
-        if self.falls_without_end(mode):
-            return "the columns separate the classes, so that f has no minimum"
-        free = np.flatnonzero(self.penalty.l2 == 0.0)
-        if len(free) > self.n * self.outputs:
-            return f"{len(free)} coefficients have no prior, more than there are examples"
-        if not len(free) or (self.dim > _FEW and self.n * float(self.dim) ** 2 > _WORK):
-            return ""
-        from scipy.linalg import eigh
-
-        squares = np.tile(self.rows(centred=False).squares(np.ones(self.n)), self.outputs)[free]
-        scale = 1.0 / np.sqrt(np.maximum(squares, 1e-300))
-        curvature = scale[:, None] * self.hessian(mode)[np.ix_(free, free)] * scale
-        (least,), vectors = eigh(curvature, subset_by_index=[0, 0])
-        largest = self.model.sample_weight.max() if len(self.model.sample_weight) else 1.0
-        if least > _SINGULAR * self.curvature * largest:
-            return ""
-        along, names = np.abs(vectors[:, 0]), self.names
-        places = ", ".join(names[free[j]] for j in np.flatnonzero(along > 0.1 * along.max())[:4])
-        return f"f does not rise along {places}: these columns determine each other, or occur with one class only"
+        return why_improper(self, mode)
 
     def loss_norms(self, x: Vector) -> Vector:
-        return self._evaluated(x)[1]
+        return self.losses_and_norms(x)[1]
 
     def loss_gradient(self, x: Vector) -> Vector:
         return self.survey(x).gradient
@@ -408,13 +291,13 @@ class Linear(Problem):
         return gradient.ravel(), norms
 
     def hessian(self, x: Vector) -> Vector:
-        """Return the second derivative of f at x, a matrix."""
+        """Return the Hessian of f at x."""
         if self.outputs == 1:
             return np.asarray(self.gram(x) + np.diag(self.penalty.l2))
         return np.stack([self.hessian_product(x, row) for row in np.eye(self.dim)])
 
     def hessian_product(self, x: ArrayLike, direction: ArrayLike) -> Vector:
-        """Return the second derivative of f at x times a direction, the l2 term included. O(size of X)."""
+        """Return the Hessian of f at x times a direction, the l2 term included. O(size of X)."""
         towards, rows = self.vector("direction", direction), self.rows(centred=False)
         terms = self.terms_at(rows.outputs(self.coefficients(x)))
         curved = rows.curve(self.coefficients(towards), lambda part, z: self.curve(terms, z, part))[1]

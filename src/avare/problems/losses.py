@@ -15,12 +15,11 @@ loss            value                                       slope               
 softmax         log sum_k exp(z_k) - z_y                    softmax(z) - e_y         <= 1/2
 logistic        log(1 + exp(-y z))                          -y / (1 + exp(y z))      <= 1/4
 least squares   (z - y)^2 / 2                               z - y                    1
-huber           r^2 / 2, or d |r| - d^2 / 2 if |r| > d      r cut to [-d, d]         <= 1
+huber           r^2 / 2, or d |r| - d^2 / 2 if |r| > d      r clipped to [-d, d]     <= 1
 smoothed hinge  0 / (1 - yz)^2 / 2g / 1 - yz - g / 2        0 / -y (1 - yz) / g / -y  <= 1/g
 ==============  ==========================================  =======================  ==========
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -119,20 +118,4 @@ def terms_into(loss, targets, sample_weight, outputs, slopes, curvatures):
         total += factor * _value_at(loss, target, z)
         slopes[i, 0] = factor * slope_at(loss, target, z)
         curvatures[i, 0] = factor * curvature_at(loss, target, z)
-    return total
-
-
-@lean
-def quadratic_conjugates(targets, sample_weight, outputs, slopes, curvature, low, high, is_signed):
-    """Sum slope (slope / 2 curvature + target - output) over all examples, times their weights.
-
-    Infinite if a slope, or the target times it, is out of a range.
-    """
-    total = 0.0
-    for i in range(len(slopes)):
-        factor = sample_weight[i] if len(sample_weight) > 0 else 1.0
-        each = slopes[i] / factor if factor > 0.0 else 0.0
-        if not low <= (each * targets[i] if is_signed else each) <= high:
-            return math.inf
-        total += factor * each * (0.5 * each / curvature + targets[i] - outputs[i])
     return total

@@ -155,19 +155,6 @@ def some_rows(matrix: Matrix, indices: NDArray[np.int64]) -> Matrix:
     return Matrix(dense, sparse, matrix.bias)
 
 
-def some_columns(matrix: Matrix, columns: NDArray[np.int64], width: int) -> Matrix:
-    """Copy some columns, of as many as there are."""
-    if matrix.sparse is None:
-        assert matrix.dense is not None
-        return Matrix(np.ascontiguousarray(matrix.dense[:, columns]), None, matrix.bias)
-    starts = np.empty_like(matrix.sparse.starts)
-    new = np.full(width, -1, dtype=matrix.sparse.columns.dtype)
-    new[columns] = np.arange(len(columns))
-    values, places = np.empty_like(matrix.sparse.values), np.empty_like(matrix.sparse.columns)
-    count = _keep(unsigned(matrix.sparse), new, values, places, starts)
-    return Matrix(None, Sparse(values[:count], places[:count], starts), matrix.bias)
-
-
 def writable(array: NDArray[Any]) -> NDArray[Any]:
     """Return an array on the same memory that may be written to.
 
@@ -233,20 +220,6 @@ def _is_sound(columns, starts, seen):
                 return False
             seen[columns[j]] = i
     return True
-
-
-@kernel
-def _keep(sparse, new, values, columns, starts):
-    """Copy the entries whose columns have a new index; return how many there are."""
-    count = np.uint64(0)
-    starts[0] = 0
-    for i in range(len(starts) - 1):
-        for j in range(sparse.starts[i], sparse.starts[i + 1]):
-            column = new[sparse.columns[j]]
-            values[count], columns[count] = sparse.values[j], max(column, 0)
-            count += np.uint64(column >= 0)
-        starts[i + 1] = count
-    return count
 
 
 @inlined

@@ -1,19 +1,13 @@
-"""The reference optimum: Newton's method, or L-BFGS for problems without second derivatives."""
+"""The minimum of a problem without second derivatives, by L-BFGS, and the warning if a tolerance was missed."""
 
 import math
 import warnings
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from avare._progress import Line
 from avare.problems.base import Problem, Vector
-from avare.problems.newton import newton, polish
 
-if TYPE_CHECKING:
-    from avare.problems.linear import Linear
-
-_NEAR = 1e-12  # of the objective of the best constant model: the gap from where the gradient counts
 _MANY = 10_000  # steps of L-BFGS
 
 
@@ -28,22 +22,6 @@ class ToleranceWarning(UserWarning):
     >>> x.round(6)
     array([2.])
     """
-
-
-def minimum(problem: "Linear", start: Vector, tolerance: float, *, progress: bool) -> Vector:
-    """Return the minimiser of a linear model's objective."""
-    table = problem.coefficients(start)
-    with Line(f"minimising {problem!r}", shown=progress) as line:
-        if not float(np.linalg.norm(problem.gradient(start))) <= tolerance:
-            table = newton(
-                problem,
-                tol=_NEAR,
-                start=table if start.any() else None,
-                callback=lambda step, height, gap: line.say(f"step {step}: objective {height:.9g}, gap {gap:.3g}"),
-            ).table
-        table, left = polish(problem, table, tolerance)
-    x = table.ravel().copy()
-    return _warn_above(x, left, tolerance, endless=problem.falls_without_end(x))
 
 
 def minimum_by_gradients(problem: Problem, start: Vector, tolerance: float, *, progress: bool) -> Vector:
@@ -65,14 +43,14 @@ def minimum_by_gradients(problem: Problem, start: Vector, tolerance: float, *, p
             },
         )
     x = np.asarray(result.x, dtype=np.float64)
-    return _warn_above(x, float(np.linalg.norm(problem.gradient(x))), tolerance)
+    return warn_above(x, float(np.linalg.norm(problem.gradient(x))), tolerance)
 
 
-def _warn_above(x: Vector, left: float, tolerance: float, *, endless: bool = False) -> Vector:
+def warn_above(x: Vector, left: float, tolerance: float, *, endless: bool = False) -> Vector:
     """Return the best x, with a warning if its gradient is above the tolerance, or if there is no minimum."""
     text = ""
     if endless:
-        text = "the objective has no minimum: x separates the classes, so that it falls without end; pass l2 > 0"
+        text = "the classes are linearly separable, so the unpenalised loss has no minimiser; pass l2 > 0"
     elif not left <= tolerance:
         text = (
             f"the norm of the gradient is {left:.3g} at the best x, above tolerance = {tolerance:g}: the limit is "

@@ -10,42 +10,24 @@ The cost of each operation is estimated in nanoseconds, so that a method can cho
 import math
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from avare._compilation import lean, product
-from avare.problems.matrix import Matrix, mapping_of, parts_of, some_columns, some_rows, unsigned
+from avare.problems.matrix import Matrix, mapping_of, parts_of, some_rows, unsigned
 
-Table = NDArray[np.float64]
+Array = NDArray[np.float64]
 
 _CHUNK, _FEWEST = 1 << 16, 64  # entries of X at a time, which stay in the cache; but rows enough for BLAS to be fast
-# Nanoseconds, measured on one core of a server processor; their ratios are what counts. Dense products with a vector
-# wait for memory: relative to products of matrices, they cost up to four times more on another such processor if no
-# cache holds X. These two are between both.
-_DENSE_ENTRY, _DENSE_ROW = 0.3, 1.0  # of a product with a vector
-_CURVED_ENTRY, _CURVED_ROW = 0.5, 2.0  # of both products, with one reading of X
-_SPARSE_ENTRY, _SPARSE_ROW = 0.4, 5.0
-_SPARSE_CURVED_ENTRY, _SPARSE_CURVED_ROW = 0.6, 7.0
-# Of both products with several vectors, per entry, per entry and vector, and per row and vector: dense, and sparse.
-_SEVERAL, _SPARSE_SEVERAL = (0.8, 0.05, 1.5), (1.4, 0.22, 1.0)
 _GRAM_ENTRY = 0.022  # of a product of two rows, by BLAS
 _GRAM_ROW, _SCALED_ROW = 1.0, 7.0  # a dense entry that is scaled first, and its row
-_SPARSE_GRAM_ENTRY, _SPARSE_KERNEL_ENTRY = 0.9, 3.0
-_SPARSE_KERNEL_CALLS = 25.0  # operations on almost no rows
+_SPARSE_GRAM_ENTRY = 0.9
 _SCATTERED_ENTRY = 1.5  # a sparse entry that is copied to a dense row
 _CLEARED_ENTRY = 0.3
-_FACTOR_ENTRY = 0.01  # of the cube of the size
-_OF_NUMBER = 1.1e-16  # its relative error
-_OF_KERNEL = 1e-15  # relative error of a sum of products of rows
 _FAR, _LOOKED_AT = 1e8, 64  # times the variance of a column, and rows that show it
 _CONSTANT = 1e-13  # of the square of a column: with less variance it has the same number everywhere
-OF_SUM = 3e-16
-"""Relative error of a sum of products."""
-CALL = 5e3
-"""Nanoseconds of an operation on almost no rows."""
-OF_LOSS = 15.0
-"""Nanoseconds of a row's loss."""
 
 
 class Rows:
@@ -62,12 +44,12 @@ class Rows:
         Whether columns are centred. The matrix must have a bias.
     """
 
-    def __init__(self, matrix: Matrix, n: int, width: int, weights: Table, *, centred: bool) -> None:
+    def __init__(self, matrix: Matrix, n: int, width: int, weights: Array, *, centred: bool) -> None:
         self.matrix, self.n, self.width = matrix, n, width
         self.columns = width - int(matrix.bias)
         self.sparse = None if matrix.sparse is None else unsigned(matrix.sparse)
         """The matrix for kernels, if it is sparse."""
-        self.means: Table | None = None
+        self.means: Array | None = None
         """What is subtracted from each row."""
         self.shift = np.zeros(self.columns)
         """What was subtracted from a copy of the matrix, before the means."""
@@ -79,17 +61,10 @@ class Rows:
                 self.shift, self.matrix = self.means, matrix._replace(dense=matrix.dense - self.means)
                 self.means = self._sums(shares)[0]
 
-    def subset(self, indices: NDArray[np.int64]) -> "Rows":
+    def subset(self, indices: NDArray[np.int64]) -> Self:
         """Copy some rows, with the same means subtracted."""
-        rows = Rows(some_rows(self.matrix, indices), len(indices), self.width, np.empty(0), centred=False)
+        rows = type(self)(some_rows(self.matrix, indices), len(indices), self.width, np.empty(0), centred=False)
         rows.means, rows.shift = self.means, self.shift
-        return rows
-
-    def restrict(self, columns: NDArray[np.int64]) -> "Rows":
-        """Copy some columns; the bias stays."""
-        matrix, width = some_columns(self.matrix, columns, self.columns), len(columns) + int(self.matrix.bias)
-        rows = Rows(matrix, self.n, width, np.empty(0), centred=False)
-        rows.means, rows.shift = None if self.means is None else self.means[columns], self.shift[columns]
         return rows
 
     @property
@@ -97,22 +72,7 @@ class Rows:
         """Entries that are stored."""
         return self.n * self.columns if self.matrix.sparse is None else len(self.matrix.sparse.values)
 
-    def used_columns(self) -> int:
-        """Count the columns that are not empty. O(entries)."""
-        return (
-            self.columns
-            if self.matrix.sparse is None
-            else int(np.count_nonzero(np.bincount(self.matrix.sparse.columns)))
-        )
-
-    def centre(self, table: Table, sign: float = 1.0) -> Table:
-        """Return coefficients for centred rows, of coefficients for rows as they are; back with ``sign=-1.0``."""
-        table = table.copy()
-        if self.means is not None:
-            table[:, -1] += sign * (table[:, :-1] @ (self.means + self.shift))
-        return table
-
-    def outputs(self, table: Table) -> Table:
+    def outputs(self, table: Array) -> Array:
         """Return the product of each row with each row of a table. O(entries)."""
         weights = np.ascontiguousarray(table[:, : self.columns])
         result = np.empty((self.n, len(table)))
@@ -124,11 +84,11 @@ class Rows:
         result += self._bias(table, weights)
         return result
 
-    def sums(self, factors: Table) -> Table:
+    def sums(self, factors: Array) -> Array:
         """Return the sum of all rows times their factors, for each column of factors. O(entries)."""
         return self._with_bias(self._sums(factors), column_sums(factors))
 
-    def curve(self, table: Table, middle: Callable[[slice, Table], Table]) -> tuple[Table, Table]:
+    def curve(self, table: Array, middle: Callable[[slice, Array], Array]) -> tuple[Array, Array]:
         """Return the outputs for a table, and the sums of all rows times `middle` of their outputs. O(entries).
 
         X is read once: a part of the rows at a time stays in the cache for both products. `middle` receives which rows
@@ -152,7 +112,7 @@ class Rows:
             sums += column_sums(factors)
         return outputs, self._with_bias(total, sums)
 
-    def squares(self, factors: Table, *, centred: bool = True) -> Table:
+    def squares(self, factors: Array, *, centred: bool = True) -> Array:
         """Return the sum of the squares of each column, times the factors of the rows. O(entries)."""
         means = self.means if centred else None
         squares, sums = np.zeros(self.columns), np.zeros(0 if means is None else self.columns)
@@ -168,16 +128,7 @@ class Rows:
             squares = np.maximum(squares - 2.0 * means * sums + whole * means**2, 1e-14 * squares)
         return np.append(squares, whole) if self.matrix.bias else squares
 
-    def rounding_of_sums(self, slopes: Table) -> Table:
-        """Estimate the rounding of the sums of all rows times their slopes, with independent errors. O(entries)."""
-        return OF_SUM * np.sqrt(self.squares(np.square(slopes).sum(axis=1), centred=False))
-
-    def rounding_of_bias(self, table: Table) -> Table:
-        """Estimate the rounding of the bias for rows as they are, of coefficients for centred rows."""
-        means = self.shift if self.means is None else self.means + self.shift
-        return _OF_NUMBER * (np.abs(table[:, -1]) + np.abs(table[:, :-1]) @ np.abs(means))
-
-    def lengths(self, scales: Table) -> Table:
+    def lengths(self, scales: Array) -> Array:
         """Return the squared length of each row, with each column's square times its scale, the bias last. O(entries).
 
         >>> rows = Rows(Matrix(np.array([[3.0, 1.0], [0.0, 2.0]]), None, False), 2, 2, np.empty(0), centred=False)
@@ -196,24 +147,19 @@ class Rows:
                 result[part] = np.multiply(rows, rows, out=work[: len(rows)]) @ scales + rows @ inner
         return np.maximum(result + constant, 0.0)
 
-    def gram(self, factors: Table, chosen: NDArray[np.int64] | None = None) -> Table:
-        """Return the sum of the products of each row with itself, times the factors; only its lower triangle counts.
-
-        Of all rows, or of those chosen, with a factor for each of these.
-        """
-        if chosen is not None and self.matrix.sparse is not None:
-            return self.subset(chosen).gram(factors)
+    def gram(self, factors: Array) -> Array:
+        """Return the sum of the products of each row with itself, times the factors; only its lower triangle counts."""
         from scipy.linalg.blas import dsyrk
 
         size, sparse = self.columns, self.sparse
         total, sums = np.zeros((size, size), order="F"), np.zeros(size)
-        if sparse is not None and self._sparse_gram_cost(size, 1.0) < self._dense_gram_cost(size, 1.0):
+        if sparse is not None and self.sparse_gram_cost(size, 1.0) < self.dense_gram_cost(size, 1.0):
             work = np.zeros((size, size))
             _add_products(*sparse, factors, work, sums)
             total = np.asfortranarray(work)
         else:
             roots, work, is_plain = np.sqrt(factors), self._scratch(), factors.min() == factors.max() == 1.0
-            for part, rows in self._dense_chunks(chosen):
+            for part, rows in self.dense_chunks():
                 scaled = rows if is_plain else np.multiply(rows, roots[part, None], out=work[: len(rows)])
                 sums += roots[part] @ scaled
                 total = dsyrk(1.0, scaled.T, beta=1.0, c=total, overwrite_c=1, lower=1)
@@ -223,62 +169,12 @@ class Rows:
         _append_bias(total, sums, factors.sum(), np.zeros(size) if self.means is None else self.means, result)
         return result
 
-    def kernel(self) -> Table:
-        """Return the products of all pairs of centred rows, without the bias. O(n entries), and n^2 numbers."""
-        if self.matrix.sparse is None or self._dense_kernel_cost() < self._sparse_kernel_cost:
-            rows = np.concatenate([rows.copy() for _, rows in self._dense_chunks()])
-            if self.means is not None:
-                rows -= self.means
-            return np.asarray(rows @ rows.T)
-        from scipy.sparse import csr_array
-
-        values, columns, starts = self.matrix.sparse
-        sparse = csr_array((values.astype(np.float64), columns, starts), shape=(self.n, self.columns))
-        products = (sparse @ sparse.T).toarray()
-        if self.means is not None:
-            along = sparse @ self.means - 0.5 * float(self.means @ self.means)
-            products -= along[:, None] + along
-        return np.asarray(products)
-
-    # --- costs, in nanoseconds ------------------------------------------------------------
-
-    def product_cost(self) -> float:
-        """Estimate the cost of `outputs` or `sums`, per row of the table."""
-        if self.matrix.sparse is None:
-            return CALL + self.entries * _DENSE_ENTRY + self.n * _DENSE_ROW
-        return CALL + self.entries * _SPARSE_ENTRY + self.n * _SPARSE_ROW
-
-    def curve_cost(self, outputs: int) -> float:
-        """Estimate the cost of `curve`."""
-        return curve_cost(self.n, self.entries, outputs, is_sparse=self.matrix.sparse is not None)
-
-    def gram_cost(self, columns: int | None = None, share: float = 1.0) -> float:
-        """Estimate the cost of `gram`: of all columns, or of some, with a share of the entries."""
-        columns = self.columns if columns is None else columns
-        dense = self._dense_gram_cost(columns, share)
-        return CALL + (dense if self.matrix.sparse is None else min(dense, self._sparse_gram_cost(columns, share)))
-
-    def kernel_cost(self) -> float:
-        """Estimate the cost of `kernel`."""
-        dense = self._dense_kernel_cost()
-        return CALL + (dense if self.matrix.sparse is None else min(dense, self._sparse_kernel_cost))
-
-    def _dense_kernel_cost(self) -> float:
-        copying = 0.0 if self.matrix.sparse is None else 2.0 * _CLEARED_ENTRY * self.n * self.columns
-        return copying + self.n**2 * self.columns * _GRAM_ENTRY
-
-    @cached_property
-    def _sparse_kernel_cost(self) -> float:
-        assert self.matrix.sparse is not None
-        counts = np.bincount(self.matrix.sparse.columns, minlength=self.columns).astype(np.float64)
-        return _SPARSE_KERNEL_CALLS * CALL + _SPARSE_KERNEL_ENTRY * float(counts @ counts) + 4.0 * self.n**2
-
-    def _dense_gram_cost(self, columns: int, share: float) -> float:
+    def dense_gram_cost(self, columns: int, share: float) -> float:
         size = float(self.n * columns)
         copying = 0.0 if self.matrix.sparse is None else _CLEARED_ENTRY * size + _SCATTERED_ENTRY * share * self.entries
         return copying + _SCALED_ROW * self.n + _GRAM_ROW * size + _GRAM_ENTRY * size * columns
 
-    def _sparse_gram_cost(self, columns: int, share: float) -> float:
+    def sparse_gram_cost(self, columns: int, share: float) -> float:
         return _SPARSE_GRAM_ENTRY * share**2 * self._pairs + 4.0 * columns**2
 
     @cached_property
@@ -290,13 +186,13 @@ class Rows:
 
     # --- their parts ----------------------------------------------------------------------
 
-    def _bias(self, table: Table, weights: Table) -> Table | float:
+    def _bias(self, table: Array, weights: Array) -> Array | float:
         """What to add to the products with the columns alone."""
         if not self.matrix.bias:
             return 0.0
         return table[:, -1] if self.means is None else table[:, -1] - weights @ self.means
 
-    def _with_bias(self, total: Table, sums: Table) -> Table:
+    def _with_bias(self, total: Array, sums: Array) -> Array:
         """Centre the sums of the columns, and append the sums of the factors if there is a bias."""
         if not self.matrix.bias:
             return total
@@ -306,7 +202,7 @@ class Rows:
             result[:, :-1] -= sums[:, None] * self.means
         return result
 
-    def _sums(self, factors: Table) -> Table:
+    def _sums(self, factors: Array) -> Array:
         if self.sparse is not None:
             sums = np.zeros((self.columns, factors.shape[1]))
             _add_rows(*self.sparse, factors, sums)
@@ -316,7 +212,7 @@ class Rows:
             total += factors[part].T @ rows
         return total
 
-    def _chunks(self) -> Iterator[tuple[slice, Table]]:
+    def _chunks(self) -> Iterator[tuple[slice, Array]]:
         """Yield dense rows in float64, some at a time; copies share their memory with the next."""
         dense, step = self.matrix.dense, self._rows_at_a_time()
         assert dense is not None
@@ -324,25 +220,20 @@ class Rows:
         for part in parts_of(dense, step) if self.n > step else (slice(0, self.n),):
             yield part, dense[part] if work is None else np.positive(dense[part], out=work[: part.stop - part.start])
 
-    def _dense_chunks(self, chosen: NDArray[np.int64] | None = None) -> Iterator[tuple[slice, Table]]:
-        """Yield rows as `_chunks` does, dense and in float64: of all rows, or of those chosen."""
-        dense, step = self.matrix.dense, self._rows_at_a_time()
-        if dense is not None and chosen is None:
+    def dense_chunks(self) -> Iterator[tuple[slice, Array]]:
+        """Yield rows as `_chunks` does, dense and in float64, also if the matrix is sparse."""
+        if self.sparse is None:
             yield from self._chunks()
             return
-        work = self._scratch()
-        for first in range(0, self.n if chosen is None else len(chosen), step):
-            if dense is not None and chosen is not None:
-                part = slice(first, min(first + step, len(chosen)))
-                yield part, np.positive(dense[chosen[part]], out=work[: part.stop - part.start])
-            else:
-                part = slice(first, min(first + step, self.n))
-                rows = work[: part.stop - part.start]
-                rows[:] = 0.0
-                _scatter(*self.sparse, part.start, part.stop, rows)  # type: ignore[misc]  # one is not None
-                yield part, rows
+        work, step = self._scratch(), self._rows_at_a_time()
+        for first in range(0, self.n, step):
+            part = slice(first, min(first + step, self.n))
+            rows = work[: part.stop - part.start]
+            rows[:] = 0.0
+            _scatter(*self.sparse, part.start, part.stop, rows)
+            yield part, rows
 
-    def _scratch(self) -> Table:
+    def _scratch(self) -> Array:
         """Allocate rows to overwrite: new memory for each part would cost more than what is computed with it."""
         return np.empty((min(self._rows_at_a_time(), self.n), self.columns))
 
@@ -350,7 +241,7 @@ class Rows:
         return max(_FEWEST, _CHUNK // max(self.columns, 1))
 
 
-def _is_far(dense: Table, means: Table) -> bool:
+def _is_far(dense: Array, means: Array) -> bool:
     """Whether a column is so far from 0, for its spread in some rows, that products lose digits before centring."""
     if (np.abs(means) <= math.sqrt(_FAR) * np.abs(dense[0] - means)).all():
         return False  # the common case
@@ -358,30 +249,9 @@ def _is_far(dense: Table, means: Table) -> bool:
     return bool(((means**2 > _FAR * spreads) & (spreads > 0.0)).any())
 
 
-def column_sums(table: Table) -> Table:
+def column_sums(table: Array) -> Array:
     """Return the sum of each column; of several, by a product, which is faster."""
     return table.sum(axis=0) if table.shape[1] == 1 else np.ones(len(table)) @ table
-
-
-def curve_cost(n: int, entries: int, outputs: int, *, is_sparse: bool = False) -> float:
-    """Estimate the cost of `Rows.curve`."""
-    if outputs > 1:
-        entry, more, row = _SPARSE_SEVERAL if is_sparse else _SEVERAL
-        return 2.0 * CALL + entries * (entry + outputs * more) + n * outputs * row
-    if is_sparse:
-        return CALL + entries * _SPARSE_CURVED_ENTRY + n * _SPARSE_CURVED_ROW
-    return CALL + entries * _CURVED_ENTRY + n * _CURVED_ROW
-
-
-def factor_cost(size: int) -> float:
-    """Estimate the cost of a Cholesky factorisation."""
-    return CALL + _FACTOR_ENTRY * float(size) ** 3
-
-
-def rounding_of_kernel(kernel: Table, slopes: Table, l2: float) -> float:
-    """Estimate the rounding of |A^T s|^2 / (2 l2) for slopes s, by the products K of all pairs of rows of A."""
-    parts = np.sqrt(kernel.diagonal()) @ np.abs(slopes)
-    return 0.5 * _OF_KERNEL * float(parts @ parts) / l2
 
 
 # --- kernels -------------------------------------------------------------------------------

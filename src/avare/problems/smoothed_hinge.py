@@ -37,7 +37,7 @@ class SmoothedHinge(Linear):
         Strength of the l2 term, ``l2/2 |x|^2`` in total (not per example). An array has one number per column of X,
         and with ``bias=True`` a last one for the bias. As a prior, its standard deviation is 1 / sqrt(l2).
     l1 : float, default=0.0
-        Strength of the l1 term, ``l1 |x|_1`` in total; `avare.saga` minimises it.
+        Strength of the l1 term, ``l1 |x|_1`` in total. `minimize` and `avare.saga` can minimise it, `avare.sgd` cannot.
     sample_weight : array-like or None, default=None
         s, one number per example; 1 by default.
     bias : bool or "free", default=False

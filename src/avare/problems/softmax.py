@@ -13,8 +13,6 @@ from avare.problems.linear import Linear, Terms
 from avare.problems.losses import register_vector_kernels
 from avare.problems.registry import register
 
-_NEAR, _CERTAIN, _ROUNDING = 0.5, 1e-12, 1e-15  # relative change of a probability; probabilities
-
 
 class SoftmaxLoss(NamedTuple):
     """The cross entropy, which has no parameters."""
@@ -37,7 +35,7 @@ class Softmax(Linear):
         Strength of the l2 term, ``l2/2 |x|^2`` in total (not per example). An array has one number per column of X,
         and with ``bias=True`` a last one for the bias. As a prior, its standard deviation is 1 / sqrt(l2).
     l1 : float, default=0.0
-        Strength of the l1 term, ``l1 |x|_1`` in total; `avare.saga` minimises it.
+        Strength of the l1 term, ``l1 |x|_1`` in total. `minimize` and `avare.saga` can minimise it, `avare.sgd` cannot.
     sample_weight : array-like or None, default=None
         s, one number per example; 1 by default.
     bias : bool or "free", default=False
@@ -57,7 +55,7 @@ class Softmax(Linear):
     target = "classes"
     is_positive = True
     curvature = 0.5
-    endless = math.log(2.0)  # the right class is likelier than all others together
+    separable_loss = math.log(2.0)  # the right class is likelier than all others together
 
     def loss(self) -> SoftmaxLoss:
         return SoftmaxLoss()
@@ -78,32 +76,8 @@ class Softmax(Linear):
 
     def mean_curvatures(self, terms: Terms) -> NDArray[np.float64]:
         squares = np.einsum("ik,ik->i", terms.curvature, terms.curvature)
-        return self._weighted((1.0 - squares) / self.outputs)
-
-    def summed_curvature(self, terms: Terms) -> NDArray[np.float64]:
-        weighted = self._weighted(terms.curvature.T)
-        return np.diag(weighted.sum(axis=1)) - weighted @ terms.curvature
-
-    def curvature_of_pair(self, terms: Terms, k: int, j: int, part: Any = slice(None)) -> NDArray[np.float64]:
-        chances = terms.curvature[part].T
-        return self._weighted(chances[k] * (1.0 - chances[k] if k == j else chances[j]), part)
-
-    def into_range(self, slopes: NDArray[np.float64]) -> NDArray[np.float64]:
-        inside = slopes.copy()
-        _cut(self.model.targets, self.model.sample_weight, inside)
-        return inside
-
-    def excess(self, outputs: NDArray[np.float64], terms: Terms, slopes: NDArray[np.float64]) -> float:
-        return float(_excess(self.model.targets, self.model.sample_weight, outputs, terms.curvature, slopes))
-
-    def constant_outputs(self) -> NDArray[np.float64]:
-        shares = self.class_weights()[1]
-        logarithms = np.log(shares) if shares.min() > 0.0 else np.zeros(self.outputs)
-        return np.asarray(logarithms - logarithms.mean())
-
-    def _weighted(self, values: NDArray[np.float64], part: Any = slice(None)) -> NDArray[np.float64]:
-        """Multiply by the sample weights."""
-        return values * self.model.sample_weight[part] if len(self.model.sample_weight) else values
+        curvatures = (1.0 - squares) / self.outputs
+        return curvatures * self.model.sample_weight if len(self.model.sample_weight) else curvatures
 
 
 # --- kernels -------------------------------------------------------------------------------
@@ -167,47 +141,6 @@ def _curve_into(sample_weight, chances, directions, curved):
         factor = sample_weight[i] if len(sample_weight) > 0 else 1.0
         for k in range(curved.shape[1]):
             curved[i, k] = factor * chances[i, k] * (directions[i, k] - mean)
-
-
-@quick
-def _cut(targets, sample_weight, slopes):
-    """Replace slopes that belong to no probabilities: negative ones become 0."""
-    for i in range(len(slopes)):
-        factor, target, total = sample_weight[i] if len(sample_weight) > 0 else 1.0, int(targets[i]), 0.0
-        for k in range(slopes.shape[1]):
-            total += max(slopes[i, k] + factor * (k == target), 0.0)
-        if total > factor * (1.0 + _ROUNDING):
-            for k in range(slopes.shape[1]):
-                slopes[i, k] = max(slopes[i, k] + factor * (k == target), 0.0) * (factor / total)
-            slopes[i, target] -= factor
-
-
-@quick
-def _excess(targets, sample_weight, outputs, chances, slopes):
-    """Sum the losses at their outputs, plus their conjugates at some slopes, less the outputs times these.
-
-    For one example it is the Kullback-Leibler divergence of two sets of probabilities, p by the slopes and q by the
-    outputs. Where they are near to each other, log(1 + u) <= u (6 + u) / (6 + 4 u) bounds it.
-    """
-    total = 0.0
-    for i in range(len(outputs)):
-        factor, target = sample_weight[i] if len(sample_weight) > 0 else 1.0, int(targets[i])
-        known, divergence = math.inf, 0.0
-        for k in range(outputs.shape[1] if factor > 0.0 else 0):
-            q, p = chances[i, k], slopes[i, k] / factor + (k == target)
-            if p < -_ROUNDING:
-                return math.inf
-            change = p - q
-            if abs(change) <= _NEAR * q and q > _CERTAIN:
-                u = change / q
-                divergence += p * u * (6.0 + u) / (6.0 + 4.0 * u)
-            elif p > 0.0:
-                if known == math.inf:
-                    likeliest = np.argmax(chances[i])
-                    known = math.log(chances[i, likeliest]) - outputs[i, likeliest]
-                divergence += p * (math.log(p) - known - outputs[i, k])
-        total += factor * divergence
-    return total
 
 
 @inlined

@@ -1,9 +1,9 @@
 """What the classifier and the regressor share: parameters, checks of input, and the fit."""
 
-import functools
 import math
 import tempfile
 import warnings
+from functools import lru_cache, partial
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -20,9 +20,11 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from avare import _validation as validation
 from avare import samplers
 from avare._progress import Line
+from avare.linear import Gap, constant_model, gap_at
+from avare.linear.solver import solve
 from avare.problems import Linear
+from avare.problems.base import Vector
 from avare.problems.matrix import parts_of
-from avare.problems.newton import newton
 from avare.sklearn.stream import Moments, merge, moments_of, one_epoch
 from avare.solvers import saga
 from avare.solvers.saga import DEFAULT, batch_size_of
@@ -33,7 +35,7 @@ _CAUTION = 0.5  # the step of `partial_fit` falls with this power of the number 
 
 
 def _schema(X: Any) -> Any:
-    """Return the schema of a ParquetFile, Table or Dataset of pyarrow, all of whose columns are numbers, or None."""
+    """Return the schema of a ParquetFile, Array or Dataset of pyarrow, all of whose columns are numbers, or None."""
     if not hasattr(X, "iter_batches") and not hasattr(X, "to_batches"):
         return None
     schema = getattr(X, "schema_arrow", X.schema)
@@ -44,7 +46,7 @@ def _schema(X: Any) -> Any:
 
 
 def _mapped(X: Any) -> NDArray[Any]:
-    """Decode a ParquetFile, Table or Dataset of pyarrow, part by part, to a file that is mapped into memory."""
+    """Decode a ParquetFile, Array or Dataset of pyarrow, part by part, to a file that is mapped into memory."""
     with tempfile.TemporaryFile() as file:
         for batch in (X.iter_batches if hasattr(X, "iter_batches") else X.to_batches)():
             columns = [column.to_numpy(zero_copy_only=False) for column in batch.columns]
@@ -68,11 +70,15 @@ def _is_plain(X: Any, y: Any) -> bool:
     return bool(values.flags.c_contiguous and math.isfinite(y.sum()))
 
 
-@functools.lru_cache(maxsize=32, typed=True)
+@lru_cache(maxsize=32, typed=True)
 def _check_parameters(kind: type[BaseEstimator], *values: Any) -> None:
     """Check parameters as scikit-learn does; but it takes longer than a small fit, so valid ones are remembered."""
     parameters = dict(zip(kind._parameter_constraints, values, strict=True))
     validate_parameter_constraints(kind._parameter_constraints, parameters, kind.__name__)
+
+
+def _say(line: Line, step: int, objective: float, gap: float) -> None:
+    line.say(f"step {step}: objective {objective:.6g}, gap {gap:.3g}")
 
 
 class LinearEstimator(BaseEstimator):
@@ -132,23 +138,15 @@ class LinearEstimator(BaseEstimator):
         strength = 0.0 if math.isinf(self.C) else 1.0 / self.C
         if math.isinf(strength):
             raise ValueError(f"C = {self.C}: must be at least 1e-307, so that 1 / C is finite")
+        penalty = {"l2": strength * (1.0 - self.l1_ratio), "l1": strength * self.l1_ratio}
+        options |= {"sample_weight": weight, "bias": "free" if self.fit_intercept else False}
         try:
-            return kind(
-                X,
-                y,
-                l2=strength * (1.0 - self.l1_ratio),
-                l1=strength * self.l1_ratio,
-                sample_weight=weight,
-                bias="free" if self.fit_intercept else False,
-                **options,
-            )
+            return kind(X, y, **penalty, **options)
         except ValueError:
             assert_all_finite(X.data if issparse(X) else X, input_name="X")  # scikit-learn's message
             raise
 
-    def _solve(
-        self, problem: Linear, start: NDArray[np.float64], share: float | None
-    ) -> tuple[NDArray[np.float64], int]:
+    def _solve(self, problem: Linear, start: Vector, share: float | None) -> tuple[Vector, int]:
         """Minimise; return the coefficients and the number of iterations. With a share of the rows: one epoch."""
         if share is not None:
             return self._solve_part(problem, start, share)
@@ -159,7 +157,7 @@ class LinearEstimator(BaseEstimator):
     def _batch(self, n: int) -> int:
         return batch_size_of(n) if isinstance(self.batch_size, str) else int(min(self.batch_size, n))
 
-    def _solve_part(self, problem: Linear, start: NDArray[np.float64], share: float) -> tuple[NDArray[np.float64], int]:
+    def _solve_part(self, problem: Linear, start: Vector, share: float) -> tuple[Vector, int]:
         part, known = moments_of(problem, share), self._moments
         if known is None:  # of the rows before, if there are any, this part is all that is known
             known = part._replace(weight=part.weight * (1.0 / share - 1.0), squares=part.squares * (1.0 / share - 1.0))
@@ -168,12 +166,12 @@ class LinearEstimator(BaseEstimator):
         seed = np.random.SeedSequence([own, getattr(self, "n_seen_", 0)])  # other draws for each part
         batch = self._batch(problem.n)
         run = one_epoch(problem, self._next_moments, self.sampler, batch, start.copy(), share**_CAUTION, seed)
-        self.solver_, self.gap_ = "saga", math.nan
+        self.solver_, self.gap_, self.gap_kind_ = "saga", math.nan, "unknown"
         return problem.coefficients(run.x), run.epochs
 
-    def _solve_by_saga(self, problem: Linear, start: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
+    def _solve_by_saga(self, problem: Linear, start: Vector) -> tuple[Vector, int]:
         if self.fit_intercept and not start.any():
-            start.reshape(problem.outputs, problem.width)[:, -1] = problem.constant_outputs()
+            start.reshape(problem.outputs, problem.width)[:, -1] = constant_model(problem)[0][:, -1]
         run = saga(
             problem,
             self.sampler,
@@ -186,31 +184,25 @@ class LinearEstimator(BaseEstimator):
             seed=check_random_state(self.random_state).randint(np.iinfo(np.int32).max),
         )
         limit, warns = f"max_iter = {self.max_iter} epochs", run.status == "finished"
-        self._report(problem, "saga", problem.gap(run.x), problem.best_constant(), limit, warns=warns)
+        gap = gap_at(problem, problem.coefficients(run.x))
+        self._report(problem, "saga", gap, problem.best_constant(), limit, warns=warns)
         return problem.coefficients(run.x), run.epochs
 
-    def _solve_by_newton(self, problem: Linear, start: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
+    def _solve_by_newton(self, problem: Linear, start: Vector) -> tuple[Vector, int]:
         again = self.warm_start and hasattr(self, "coef_")
+        table = start.reshape(problem.outputs, problem.width) if again else None
         with Line(f"fitting {type(self).__name__}", shown=bool(self.verbose)) as line:
-
-            def say(step: int, objective: float, gap: float) -> None:
-                line.say(f"step {step}: objective {objective:.6g}, gap {gap:.3g}")
-
-            found = newton(
-                problem,
-                tol=self.tol**2,
-                start=start.reshape(problem.outputs, problem.width) if again else None,
-                steps=self.max_iter,
-                callback=say if self.verbose else None,
-            )
+            say = partial(_say, line) if self.verbose else None
+            found = solve(problem, tol=self.tol**2, start=table, steps=self.max_iter, callback=say)
         limit = f"max_iter = {self.max_iter} steps" if found.status == "finished" else "what rounding allows"
-        self._report(problem, found.method, found.gap, found.scale, limit, warns=found.status != "converged")
+        gap, warns = Gap(found.gap, found.gap_kind), found.status != "converged"
+        self._report(problem, found.method, gap, found.scale, limit, warns=warns)
         return found.table, found.steps
 
-    def _report(self, problem: Linear, solver: str, gap: float, constant: float, limit: str, *, warns: bool) -> None:
+    def _report(self, problem: Linear, solver: str, gap: Gap, constant: float, limit: str, *, warns: bool) -> None:
         """Say which solver ran and how far it came; warn if it did not come as far as it should."""
-        share = gap / constant if constant > 0.0 else gap
-        self.solver_, self.gap_ = solver, share
+        share = gap.value / constant if constant > 0.0 else gap.value
+        self.solver_, self.gap_, self.gap_kind_ = solver, share, gap.kind
         if warns and self.tol > 0.0 and not share <= self.tol**2:
             why = f"the objective may be above its minimum by {100.0 * share:.2g} % of that of a constant model"
             if math.isinf(share):
@@ -224,7 +216,7 @@ class LinearEstimator(BaseEstimator):
     _moments: Moments | None = None
     _next_moments: Moments | None = None
 
-    def _share(self, count: int, weight: Any) -> tuple[NDArray[np.float64], float]:
+    def _share(self, count: int, weight: Any) -> tuple[Vector, float]:
         """Return the weights of a part of a stream, for all examples so far, and its share of them."""
         share = count / (getattr(self, "n_seen_", 0) + count)
         return np.full(count, 1.0 / share) if weight is None else weight / share, share
@@ -233,7 +225,7 @@ class LinearEstimator(BaseEstimator):
         """Note how many examples the model has seen, after they were taken in."""
         self.n_seen_, self._moments, self._next_moments = seen, moments, None
 
-    def _start(self, shape: tuple[int, int], intercepts: Any, *, again: bool) -> NDArray[np.float64]:
+    def _start(self, shape: tuple[int, int], intercepts: Any, *, again: bool) -> Vector:
         """The first coefficients: from the last fit if ``again``, otherwise 0 with the given intercepts."""
         table = np.zeros((shape[0], shape[1] + int(self.fit_intercept)))
         if again and hasattr(self, "coef_") and np.atleast_2d(self.coef_).shape == shape:
@@ -243,7 +235,7 @@ class LinearEstimator(BaseEstimator):
             table[:, -1] = intercepts
         return table
 
-    def _outputs(self, X: Any) -> NDArray[np.float64]:
+    def _outputs(self, X: Any) -> Vector:
         check_is_fitted(self)
         if (schema := _schema(X)) is None:
             X = validate_data(self, X, reset=False, accept_sparse="csr")
@@ -252,7 +244,7 @@ class LinearEstimator(BaseEstimator):
             X = check_array(_mapped(X), estimator=self)
         return np.asarray(safe_sparse_dot(X, np.atleast_2d(self.coef_).T, dense_output=True) + self.intercept_)
 
-    def _split(self, table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _split(self, table: Vector) -> tuple[Vector, Vector]:
         """Return coefficients and intercepts."""
         if self.fit_intercept:
             return table[:, :-1].copy(), table[:, -1].copy()

@@ -13,6 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from avare.problems import Linear, Logistic, SmoothedHinge, Softmax
+from avare.problems.base import Vector
 from avare.problems.targets import Encoded, encode
 from avare.sklearn.base import LinearEstimator
 
@@ -70,8 +71,11 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
     solver_ : str
         The method of the last fit: "newton", "dual ascent" or "saga".
     gap_ : float
-        The objective of the last fit is above its minimum by at most this share of that of the best constant model: a
-        bound, not an estimate. NaN after `partial_fit`.
+        The objective of the last fit is above its minimum by at most this share of that of the best constant model. NaN
+        after `partial_fit`.
+    gap_kind_ : str
+        "bound" if each coefficient but the intercept has a penalty; "estimate" if not, as the gap then assumes how far
+        the minimum can be, or if rounding counts and is estimated; "unknown" after `partial_fit`.
     n_features_in_ : int
     feature_names_in_ : array
         If X had names of columns.
@@ -187,7 +191,7 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
         self._count(getattr(self, "n_seen_", 0) + count, self._next_moments)
         return self
 
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
+    def decision_function(self, X: Any) -> Vector:
         """Return the outputs: one per example for two classes, otherwise one per class."""
         outputs = self._outputs(X)
         return outputs.ravel() if outputs.shape[1] == 1 else outputs
@@ -199,7 +203,7 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
         return np.asarray(self.classes_[places])
 
     @available_if(_has_probabilities)
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+    def predict_proba(self, X: Any) -> Vector:
         """Return the probability of each class, in the order of `classes_`."""
         check_is_fitted(self)
         outputs = self._outputs(X)
@@ -208,7 +212,7 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
         return np.asarray(softmax(outputs))
 
     @available_if(_has_probabilities)
-    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
+    def predict_log_proba(self, X: Any) -> Vector:
         """Return the logarithm of the probability of each class."""
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.predict_proba(X)))
@@ -228,17 +232,14 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
         return 1 if len(self.classes_) == 2 else len(self.classes_)
 
     def _fit_from(
-        self, X: Any, places: NDArray[np.int64], weight: Any, start: NDArray[np.float64], share: float | None = None
+        self, X: Any, places: NDArray[np.int64], weight: Any, start: Vector, share: float | None = None
     ) -> None:
-        tables, epochs = [], []
+        fits = []
         for row, (kind, targets) in enumerate(self._parts(places)):
-            problem = self._problem(kind, X, targets, weight)
             own = start if kind.target == "classes" else start[row : row + 1]
-            table, count = self._solve(problem, own.ravel(), share)
-            tables.append(table)
-            epochs.append(count)
-        self.coef_, self.intercept_ = self._split(np.vstack(tables))
-        self.n_iter_ = max(epochs)
+            fits.append(self._solve(self._problem(kind, X, targets, weight), own.ravel(), share))
+        self.coef_, self.intercept_ = self._split(np.vstack([table for table, _ in fits]))
+        self.n_iter_ = max(steps for _, steps in fits)
 
     def _parts(self, places: NDArray[np.int64]) -> list[tuple[type[Linear], Any]]:
         """The problems to solve: one, or one per class."""

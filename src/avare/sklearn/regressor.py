@@ -4,11 +4,11 @@ from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import RegressorMixin, _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from avare.problems import Huber, LeastSquares, Linear
+from avare.problems.base import Vector
 from avare.sklearn.base import LinearEstimator
 
 
@@ -60,8 +60,11 @@ class AvareRegressor(RegressorMixin, LinearEstimator):
     solver_ : str
         The method of the last fit: "newton", "dual ascent" or "saga".
     gap_ : float
-        The objective of the last fit is above its minimum by at most this share of that of the best constant model: a
-        bound, not an estimate. NaN after `partial_fit`.
+        The objective of the last fit is above its minimum by at most this share of that of the best constant model. NaN
+        after `partial_fit`.
+    gap_kind_ : str
+        "bound" if each coefficient but the intercept has a penalty; "estimate" if not, as the gap then assumes how far
+        the minimum can be, or if rounding counts and is estimated; "unknown" after `partial_fit`.
     n_features_in_ : int
     feature_names_in_ : array
         If X had names of columns.
@@ -151,11 +154,11 @@ class AvareRegressor(RegressorMixin, LinearEstimator):
         self._count(getattr(self, "n_seen_", 0) + X.shape[0], self._next_moments)
         return self
 
-    def predict(self, X: Any) -> NDArray[np.float64]:
+    def predict(self, X: Any) -> Vector:
         """Return the prediction for each example."""
         return self._outputs(X).ravel()
 
-    def _fit_from(self, X: Any, y: Any, weight: Any, start: NDArray[np.float64], share: float | None = None) -> None:
+    def _fit_from(self, X: Any, y: Any, weight: Any, start: Vector, share: float | None = None) -> None:
         kind: type[Linear] = LeastSquares if self.loss == "squared_error" else Huber
         options = {"delta": self.epsilon} if kind is Huber else {}
         problem = self._problem(kind, X, np.asarray(y, dtype=np.float64), weight, **options)

@@ -135,7 +135,7 @@ def test_an_optimum_that_was_not_found_is_mentioned(avare_command: Any, report: 
         assert code == 0 and "not found" not in out
         with monkeypatch.context() as patch:
             patch.setattr("avare.problems.minimum._NEAR", 1.0)
-            patch.setattr("avare.problems.newton._PATIENCE", 0)
+            patch.setattr("avare.linear.newton._PATIENCE", 0)
             code, out, _ = avare_command(*words, "--out", "early")
         assert code == 0 and out.count("The optimum of Synthetic was not found to the requested tolerance: ") == 1
         code, out, _ = avare_command(*words, "--out", "early")  # nothing is run, and it is said all the same

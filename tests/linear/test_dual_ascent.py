@@ -2,26 +2,19 @@
 
 import math
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax, dual_ascent
-from avare.problems import newton as method
-from avare.problems.dual_ascent import Ascent
-from avare.problems.newton import Minimum, constant, newton
-from avare.problems.objective import Objective, Point
+from avare.linear import constant_model, dual_ascent, newton
+from avare.linear.dual_ascent import DualAscent, primal_point
+from avare.linear.solver import Minimum, solve
+from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
+from linear_tasks import task_of
 
 KINDS = [Logistic, LeastSquares, Huber, SmoothedHinge]
 every_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-@pytest.fixture(autouse=True)
-def no_small_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These are small, and would be solved by one kernel."""
-    monkeypatch.setattr(method, "minimise_small", lambda *arguments: None)
 
 
 def wide_problem(kind: type[Linear], seed: int = 0, **options: Any) -> Linear:
@@ -34,23 +27,17 @@ def wide_problem(kind: type[Linear], seed: int = 0, **options: Any) -> Linear:
     return kind(X, y * (1.0 if kind in (Logistic, SmoothedHinge) else 3.0), **options)
 
 
-def first_point(problem: Linear) -> tuple[Objective, Point]:
-    total, flat = Objective(problem, problem.rows()), constant(problem)[0]
-    return total, total.at(flat, np.tile(flat[:, -1] * problem.model.matrix.bias, (problem.n, 1)))
-
-
 def by_newton(problem: Linear) -> Minimum:
-    with mock.patch.object(Ascent, "serves", return_value=False):
-        return newton(problem, tol=1e-12)
+    return solve(problem, tol=1e-12, strategies=[newton])
 
 
 @every_kind
 @pytest.mark.parametrize("bias", [False, True, "free"])
 @pytest.mark.parametrize("l2", [1e-3, 0.1, 10.0])
 def test_it_ends_at_the_minimum(kind: type[Linear], bias: Any, l2: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Ascent, "needed", lambda self, goal: 0.0)  # however long it takes
+    monkeypatch.setattr(DualAscent, "needed", lambda self, goal: 0.0)  # however long it takes
     problem = wide_problem(kind, bias=bias, l2=l2)
-    found = newton(problem, tol=1e-8, steps=1000)
+    found = solve(problem, tol=1e-8, steps=1000, strategies=[dual_ascent])
     other = by_newton(problem)
     assert (found.method, found.status, other.method) == ("dual ascent", "converged", "newton")
     assert found.objective == pytest.approx(problem.objective(found.table.ravel()), rel=1e-12)
@@ -63,11 +50,11 @@ def test_orthogonal_rows_need_one_epoch(kind: type[Linear]) -> None:
     values = np.array([1.0, 30.0, 0.1, 4.0, 2.0])
     X = sp.csr_matrix((values, np.arange(5), np.arange(6)), shape=(5, 100))
     problem = kind(X, [1.0, 0.0, 0.0, 1.0, 0.0], l2=0.5)
-    total, point = first_point(problem)
-    ascent = Ascent(total, point)
+    task = task_of(problem)
+    total, ascent = task.total, DualAscent(task.total, task.point)
     ascent.advance()
     ascent.advance()  # a visit leaves a hundredth
-    assert method._of_dual(total, ascent.outputs)[1] <= 1e-3 * constant(problem)[1]
+    assert primal_point(total, ascent.outputs)[1] <= 1e-3 * constant_model(problem)[1]
 
 
 @every_kind
@@ -75,11 +62,11 @@ def test_orthogonal_rows_need_one_epoch(kind: type[Linear]) -> None:
 def test_every_epoch_gives_a_lower_bound(kind: type[Linear], bias: Any) -> None:
     problem = wide_problem(kind, seed=1, bias=bias)
     least = by_newton(problem)
-    total, point = first_point(problem)
-    ascent = Ascent(total, point)
+    task = task_of(problem)
+    total, ascent = task.total, DualAscent(task.total, task.point)
     for _ in range(6):
         ascent.advance()
-        reached, gap = method._of_dual(total, ascent.outputs)
+        reached, gap = primal_point(total, ascent.outputs)
         assert gap >= reached.objective - least.objective - 1e-12 * least.scale
     assert 0.01 * gap <= ascent.left <= 100.0 * gap  # an estimate, for which the order of magnitude is enough
 
@@ -88,13 +75,13 @@ def test_rows_that_disturb_each_other_are_left_to_newton() -> None:
     generator = np.random.default_rng(0)
     column = generator.normal(size=(60, 1))
     X = sp.csr_matrix(np.hstack([column + 0.1 * generator.normal(size=(60, 8)), np.zeros((60, 100))]))
-    found = newton(Logistic(X, column[:, 0] + generator.normal(size=60) > 0.0, l2=1e-4), tol=1e-8)
+    found = solve(Logistic(X, column[:, 0] + generator.normal(size=60) > 0.0, l2=1e-4), tol=1e-8)
     assert (found.method, found.status) == ("newton", "converged") and found.steps > 4
 
 
 def test_epochs_are_steps() -> None:
     problem, calls = wide_problem(Logistic, bias="free"), list[tuple[int, float, float]]()
-    found = newton(problem, tol=1e-12, steps=2, callback=lambda *values: calls.append(values))
+    found = solve(problem, tol=1e-12, steps=2, strategies=[dual_ascent], callback=lambda *values: calls.append(values))
     assert (found.method, found.status, found.steps) == ("dual ascent", "finished", 2)
     assert [call[:2] for call in calls] == [(2, found.objective)] and calls[0][2] == pytest.approx(found.gap)
     assert 1e-12 * found.scale < found.gap < math.inf
@@ -104,7 +91,7 @@ def test_epochs_are_steps() -> None:
 @pytest.mark.parametrize("l2", [1e-5, 1.0])
 def test_the_end_is_never_above_the_beginning(steps: int, l2: float) -> None:
     problem = wide_problem(Logistic, l2=l2, bias="free")  # a single epoch with a weak penalty leads to 3 times the loss
-    found, least = newton(problem, tol=1e-12, steps=steps), by_newton(problem)
+    found, least = solve(problem, tol=1e-12, steps=steps, strategies=[dual_ascent, newton]), by_newton(problem)
     assert found.steps == steps and found.objective <= found.scale * (1.0 + 1e-12)
     assert found.gap >= found.objective - least.objective - 1e-9 * found.scale
 
@@ -121,46 +108,41 @@ def test_the_end_is_never_above_the_beginning(steps: int, l2: float) -> None:
     ids=["dense", "no penalty", "uneven penalty", "many rows", "several outputs"],
 )
 def test_problems_for_which_it_is_not_made(problem: Linear) -> None:
-    assert not Ascent.serves(*first_point(problem), lambda: math.inf)
-
-
-def test_a_method_that_is_cheaper_than_some_epochs_is_preferred(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dual_ascent, "_OF_OTHERS", 0.0)
-    total, point = first_point(wide_problem(Logistic))
-    assert Ascent.serves(total, point, lambda: math.inf) and not Ascent.serves(total, point, lambda: 0.0)
+    assert dual_ascent.expected_cost(task_of(problem)) == math.inf
 
 
 def test_it_begins_at_a_constant_model_only() -> None:
-    total, point = first_point(wide_problem(Logistic))
-    point.table[0, 0] = 0.1
-    assert not Ascent.serves(total, point, lambda: math.inf)
+    task = task_of(wide_problem(Logistic))
+    assert dual_ascent.expected_cost(task) < math.inf
+    task.point.table[0, 0] = 0.1
+    assert dual_ascent.expected_cost(task) == math.inf
 
 
 @every_kind
 def test_rows_without_entries_or_weight(kind: type[Linear]) -> None:
     X = sp.csr_matrix(np.vstack([np.zeros((2, 90)), np.eye(4, 90), np.eye(2, 90)]))
     y = [1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0]
-    found = newton(kind(X, y, sample_weight=[1, 2, 1, 0, 0, 3, 1, 0], bias="free"), tol=1e-9)
+    found = solve(kind(X, y, sample_weight=[1, 2, 1, 0, 0, 3, 1, 0], bias="free"), tol=1e-9)
     assert found.status == "converged"
 
 
 @pytest.mark.parametrize("size", [1e50, 1e-50])
 def test_entries_of_any_size(size: float) -> None:
     X = sp.csr_matrix(size * np.eye(4, 90))
-    found = newton(Logistic(X, [0, 1, 1, 0], l2=1e-6), tol=1e-6)
+    found = solve(Logistic(X, [0, 1, 1, 0], l2=1e-6), tol=1e-6)
     assert found.gap <= 1e-6 * found.scale or found.status != "converged"
     assert found.objective <= found.scale
 
 
 def test_a_loss_without_a_conjugate_is_left_to_newton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LeastSquares, "excess", lambda *values: math.inf)
-    found = newton(wide_problem(LeastSquares, l2=100.0), tol=1e-6)
+    monkeypatch.setattr(LeastSquares, "slope_range", None)
+    found = solve(wide_problem(LeastSquares, l2=100.0), tol=1e-6)
     assert found.method == "newton"
 
 
 def test_slopes_that_cannot_be_balanced_certify_nothing() -> None:
     problem = wide_problem(Huber, delta=1e-3, bias="free")
-    total = first_point(problem)[0]
+    total = task_of(problem).total
     beyond = problem.model.targets[:, None] + 1.0  # all slopes are at the end of their range, where nothing is curved
     with np.errstate(over="ignore", invalid="ignore"):
-        assert method._of_dual(total, beyond)[1] == math.inf
+        assert primal_point(total, beyond)[1] == math.inf

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, column_steps, l1_steps
-from avare.problems.column_steps import ColumnSteps
-from avare.problems.newton import newton
-from avare.problems.objective import Objective
+from avare.linear import coordinate_descent, working_sets
+from avare.linear.coordinate_descent import CoordinateDescent
+from avare.linear.objective import Objective
+from avare.linear.solver import solve
+from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge
 
 Way = Callable[[pytest.MonkeyPatch], None]
 KINDS: list[type[Linear]] = [LeastSquares, Logistic, Huber, SmoothedHinge]
@@ -39,18 +40,18 @@ def problem_of(
 
 
 def only_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(column_steps, "_OVERHEAD", 1e12)  # the matrix seems too expensive
+    monkeypatch.setattr(coordinate_descent, "_OVERHEAD", 1e12)  # the matrix seems too expensive
 
 
 def only_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(column_steps, "_FEW_SWEEPS", np.inf)
-    monkeypatch.setattr(column_steps, "_FEW_SWEEPS_ONCE", np.inf)
+    monkeypatch.setattr(coordinate_descent, "_FEW_SWEEPS", np.inf)
+    monkeypatch.setattr(coordinate_descent, "_FEW_SWEEPS_ONCE", np.inf)
 
 
 def sweeps_then_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(column_steps, "_OVERHEAD", 0.0)
-    monkeypatch.setattr(column_steps, "_FEW_SWEEPS", 0.0)
-    monkeypatch.setattr(column_steps, "_FEW_SWEEPS_ONCE", 0.0)
+    monkeypatch.setattr(coordinate_descent, "_OVERHEAD", 0.0)
+    monkeypatch.setattr(coordinate_descent, "_FEW_SWEEPS", 0.0)
+    monkeypatch.setattr(coordinate_descent, "_FEW_SWEEPS_ONCE", 0.0)
 
 
 @pytest.mark.parametrize("way", [only_sweeps, only_matrix, sweeps_then_matrix])
@@ -63,7 +64,7 @@ def test_all_ways_reach_the_certified_minimum(
     problem = problem_of(kind, bias=bias, is_sparse=is_sparse)
     best = problem.objective(problem.minimize(tolerance=1e-7))
     way(monkeypatch)
-    found = newton(problem, tol=1e-7)
+    found = solve(problem, tol=1e-7)
     assert found.status == "converged"
     assert found.objective - best <= found.gap + 1e-12 * found.scale  # the gap is a bound, up to rounding
     assert found.gap <= 1e-7 * found.scale
@@ -73,7 +74,7 @@ def test_all_ways_reach_the_certified_minimum(
 def test_elastic_net_and_more_columns_than_a_set(kind: type[Linear], monkeypatch: pytest.MonkeyPatch) -> None:
     only_sweeps(monkeypatch)
     problem = problem_of(kind, n=60, d=400, l1=0.3, l2=0.2)
-    found = newton(problem, tol=1e-8)
+    found = solve(problem, tol=1e-8)
     assert found.status == "converged"
     assert np.linalg.norm(problem.gradient(found.table.ravel())) < 0.05 * np.linalg.norm(
         problem.gradient(np.zeros(401))
@@ -86,10 +87,9 @@ def test_columns_are_copied_when_they_are_first_needed(
     is_sparse: bool, dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_sweeps(monkeypatch)
-    monkeypatch.setattr(column_steps, "_MOST_COPIED", 1.0)
     problem = problem_of(Logistic, is_sparse=is_sparse, dtype=dtype)
-    total = Objective(problem, problem.rows())
-    steps, point = ColumnSteps(total), total.at(np.zeros((1, 31)), np.zeros((80, 1)))
+    total = Objective(problem)
+    steps, point = CoordinateDescent(total), total.at(np.zeros((1, 31)), np.zeros((80, 1)))
     for chosen in (np.array([2, 5]), np.array([0, 5, 29])):
         step = steps.solve(point, total.gradient(point), chosen, 1e-9)
         assert set(np.flatnonzero(step.table[0, :30])) <= set(chosen)
@@ -101,9 +101,9 @@ def test_columns_are_copied_when_they_are_first_needed(
 def test_predicted_slopes_are_those_of_the_model(bias: Any, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     way(monkeypatch)
     problem = problem_of(Logistic, bias=bias)
-    total = Objective(problem, problem.rows())
+    total = Objective(problem)
     point = total.at(np.zeros((1, problem.width)), np.zeros((80, 1)))
-    step = ColumnSteps(total).solve(point, total.gradient(point), np.arange(30), 1e-9)
+    step = CoordinateDescent(total).solve(point, total.gradient(point), np.arange(30), 1e-9)
     np.testing.assert_allclose(step.residual, point.terms.slopes + point.terms.curvature * step.outputs, atol=1e-12)
     if bias == "free":
         assert abs(step.residual.sum()) < 1e-12 * np.abs(step.residual).sum()
@@ -113,17 +113,17 @@ def test_a_constant_column_and_an_empty_one_do_not_move(monkeypatch: pytest.Monk
     only_sweeps(monkeypatch)
     generator = np.random.default_rng(0)
     X = np.column_stack([generator.normal(size=50), np.full(50, 3.0), np.zeros(50)])
-    found = newton(LeastSquares(X, X[:, 0] + 5.0, l2=0.0, l1=0.1, bias="free"), tol=1e-10)
+    found = solve(LeastSquares(X, X[:, 0] + 5.0, l2=0.0, l1=0.1, bias="free"), tol=1e-10)
     assert found.status == "converged"
     assert (found.table[0, 1:3] == 0.0).all()
 
 
 def test_no_coefficient_is_worth_its_penalty() -> None:
     problem = problem_of(Logistic, l1=1e6)
-    found = newton(problem, tol=1e-9)
+    found = solve(problem, tol=1e-9)
     assert found.status == "converged"
     assert not found.table[0, :-1].any()
-    again = newton(problem, tol=1e-9, start=np.append(np.zeros(30), 5.0)[None])  # only the bias is far off
+    again = solve(problem, tol=1e-9, start=np.append(np.zeros(30), 5.0)[None])  # only the bias is far off
     assert again.status == "converged"
     np.testing.assert_allclose(again.table, found.table, atol=1e-6)
 
@@ -131,17 +131,17 @@ def test_no_coefficient_is_worth_its_penalty() -> None:
 def test_a_mapped_file_is_not_copied_by_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     X = np.memmap(tmp_path / "X", dtype=np.float64, mode="w+", shape=(200, 5))
     X[:] = np.random.default_rng(0).normal(size=X.shape)
-    monkeypatch.setattr(ColumnSteps, "_load", None)  # would be an error
-    found = newton(Logistic(X, X[:, 0] > 0.2, l2=0.0, l1=1.0, bias="free"), tol=1e-6)
+    monkeypatch.setattr(CoordinateDescent, "_load", None)  # would be an error
+    found = solve(Logistic(X, X[:, 0] > 0.2, l2=0.0, l1=1.0, bias="free"), tol=1e-6)
     assert found.status == "converged"
 
 
 def test_losses_that_are_flat_at_the_start_use_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ColumnSteps, "solve", None)  # would be an error
+    monkeypatch.setattr(CoordinateDescent, "solve", None)  # would be an error
     generator = np.random.default_rng(0)
     X = generator.normal(size=(30, 5))
     problem = Huber(X, 100.0 * X[:, 0], l2=0.0, l1=0.1, bias="free")  # residuals far beyond delta
-    assert newton(problem, tol=1e-6).status == "converged"
+    assert solve(problem, tol=1e-6).status == "converged"
 
 
 def test_the_mean_of_steps_changes_the_least() -> None:
@@ -149,7 +149,7 @@ def test_the_mean_of_steps_changes_the_least() -> None:
     columns, bends = np.array([4, 1, 6]), generator.lognormal(size=8)
     kept = generator.normal(size=(3, 3))
     changes, before = np.diff(kept, axis=0) * np.sqrt(bends[columns]), kept.copy()
-    column_steps._mean_of_steps(columns, bends, kept, np.empty((2, 3)))
+    coordinate_descent._mean_of_steps(columns, bends, kept, np.empty((2, 3)))
     shares = np.linspace(-5.0, 5.0, 100_001)
     norms = np.linalg.norm(shares[:, None] * changes[0] + (1.0 - shares[:, None]) * changes[1], axis=1)
     best = shares[norms.argmin()]
@@ -162,7 +162,7 @@ def test_the_mean_of_steps_changes_the_least() -> None:
 def test_extrapolated_steps_need_fewer_sweeps(is_sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     only_sweeps(monkeypatch)
     problem = problem_of(LeastSquares, n=60, d=40, l1=0.3, bias=False, is_sparse=is_sparse)
-    total = Objective(problem, problem.rows())
+    total = Objective(problem)
     half = total.rows.gram(problem.model.sample_weight)
     gram = np.tril(half) + np.tril(half, -1).T
 
@@ -180,16 +180,17 @@ def test_extrapolated_steps_need_fewer_sweeps(is_sparse: bool, monkeypatch: pyte
     x, slopes = np.zeros(40), problem.gradient(np.zeros(40))
     for _ in range(20):
         plain_sweep(x, slopes)
-    point = total.at(x[None].copy(), total.outputs(x[None]))
-    goal = 1.01 * (point.objective - newton(problem, tol=1e-13).objective)  # the step falls by less: it may be the last
-    descend, spent = column_steps._descend, list[float]()
+    point = total.at(x[None].copy(), total.rows.outputs(x[None]))
+    goal = 1.01 * (point.objective - solve(problem, tol=1e-13).objective)  # the step falls by less: it may be the last
+    descend, spent = coordinate_descent._descend, list[float]()
 
-    def count(*arguments: Any) -> float:
-        spent.append(descend(*arguments))
-        return spent[-1]
+    def count(*arguments: Any) -> Any:
+        found = descend(*arguments)
+        spent.append(found[0])
+        return found
 
-    monkeypatch.setattr(column_steps, "_descend", count)
-    ColumnSteps(total).solve(point, total.gradient(point), np.arange(40), goal)
+    monkeypatch.setattr(coordinate_descent, "_descend", count)
+    CoordinateDescent(total).solve(point, total.gradient(point), np.arange(40), goal)
     sweeps = 1
     while plain_sweep(x, slopes) > 0.25 * goal / np.abs(x).sum():
         sweeps += 1
@@ -199,10 +200,10 @@ def test_extrapolated_steps_need_fewer_sweeps(is_sparse: bool, monkeypatch: pyte
 
 def test_a_matrix_that_was_needed_is_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sweeps_then_matrix(monkeypatch)
-    monkeypatch.setattr(column_steps, "_MOST_SWEEPS", 0.0)  # one round of sweeps, which is never enough
+    monkeypatch.setattr(coordinate_descent, "_MOST_SWEEPS", 0.0)  # one round of sweeps, which is never enough
     problem = problem_of(Logistic, l1=0.3)
-    with mock.patch.object(column_steps, "_descend", wraps=column_steps._descend) as descend:
-        found = newton(problem, tol=1e-9)
+    with mock.patch.object(coordinate_descent, "_descend", wraps=coordinate_descent._descend) as descend:
+        found = solve(problem, tol=1e-9)
     assert found.status == "converged"
     assert found.steps > 2
     assert descend.call_count == 1
@@ -215,8 +216,8 @@ def test_coefficients_that_block_a_step_do_not_slow_the_others() -> None:
     gram, target = X.T @ X, X.T @ generator.normal(size=40)
     start, l1 = generator.normal(size=8), np.full(8, 0.3 * np.abs(target).max())
     gradient = gram @ start - target
-    with mock.patch.object(l1_steps, "_MOST_TURNS", 20):
-        step = l1_steps.minimise_model(gram, gradient, start, l1, 1e300)  # so large a goal asks for the minimum
+    with mock.patch.object(working_sets, "_MOST_ROUNDS", 20):
+        step = working_sets.minimise_model(gram, gradient, start, l1, 1e300)  # so large a goal asks for the minimum
     slopes, end = gradient + gram @ step, start + step
     used = end != 0.0
     assert 0 < used.sum() < 8
