@@ -20,12 +20,12 @@ from avare.diagnostics import convergence
 from avare.problems import Generic
 from avare.solvers import Chain, ConvergenceWarning, DivergenceWarning
 from avare.solvers import tuning as tuning_module
-from avare.solvers.chains import estimator_of
+from avare.solvers.chain_steps import build_estimator
+from avare.solvers.convergence import convergence_report
 from avare.solvers.estimators.table import TableEstimator
 from avare.solvers.kernels import Work
-from avare.solvers.tuning import Tuning, expected_norms, points_around
-from avare.solvers.updates.metric import blank, colour, coloured, diagonal, metric_at, whiten, whitened
-from avare.solvers.verdict import judge
+from avare.solvers.metric import blank, colour, coloured, diagonal, metric_at, whiten, whitened
+from avare.solvers.tuning import expected_norms, points_around
 from linear_models import N, make, plainly, saved_and_loaded
 
 SIZE = 2e-3
@@ -51,7 +51,7 @@ def draw(method: str, problem: Any, sampler: Any = None, size: Any = SIZE, **opt
 def test_compiled_and_plain_loops_give_the_same_draws(
     method: str, control: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("avare.solvers.chains._PERIOD", 7)
+    monkeypatch.setattr("avare.solvers.chain_steps._PERIOD", 7)
     for problem in (make("Logistic"), make("Softmax", bias=True)):
         fast = draw(method, problem, control=control, precondition="moments")
         with monkeypatch.context() as patch:
@@ -82,7 +82,7 @@ def test_a_step_with_control_is_that_of_the_differences() -> None:
 def test_the_table_of_saga_holds_the_last_slopes_and_their_sum() -> None:
     problem = make("Softmax", bias=True)
     x = np.random.default_rng(0).normal(size=problem.dim)
-    estimator = estimator_of(problem, "saga", x, 8)
+    estimator = build_estimator(problem, "saga", x, 8)
     assert isinstance(estimator, TableEstimator)
     slopes = estimator.state.slopes
     before = slopes.copy()
@@ -110,7 +110,7 @@ def test_estimates_are_unbiased_with_any_control() -> None:
     true = problem.gradient(x) - 0.7 * x
     for each in (problem, plainly(problem)):
         for control in ("none", "mode") + (("saga",) if each is problem else ()):
-            estimator = estimator_of(each, control, mode.copy(), N, mode)
+            estimator = build_estimator(each, control, mode.copy(), N, mode)
             whole, norms = estimator.at(x, np.arange(N), np.ones(N))  # all examples once: no noise is left
             assert np.allclose(whole, true) and np.allclose(estimator.norms(x), norms)
             parts = [estimator.at(x, np.array([i]), np.array([float(N)]))[0] for i in range(N)]
@@ -157,7 +157,7 @@ def test_samplers_in_python_and_those_that_follow_the_path() -> None:
     ids=lambda options: "-".join(map(str, options.values())),
 )
 def test_resumes_to_the_same_draws(options: dict[str, Any], way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("avare.solvers.chains._PERIOD", 7)
+    monkeypatch.setattr("avare.solvers.chain_steps._PERIOD", 7)
     options = dict(options)
     shuffled = options.pop("sampler", None) is not None
 
@@ -269,25 +269,27 @@ def test_the_identities_measure_what_is_wrong_with_draws_of_a_normal_law(scale: 
     mode, covariance = problem.minimize(), np.linalg.inv(problem.hessian(problem.minimize()))
     draws = np.random.default_rng(1).multivariate_normal(np.zeros(4), covariance, size=(4, 2000))
     draws = mode + scale * draws + shift * np.sqrt(np.diag(covariance))
-    estimator, sampler = estimator_of(problem, "none", mode.copy(), N), avare.Uniform(N, N, seed=0)
-    found = judge(draws, np.full(8000, 1 / 8000), estimator, sampler, 8000)
+    estimator, sampler = build_estimator(problem, "none", mode.copy(), N), avare.Uniform(N, N, seed=0)
+    found = convergence_report(draws, np.full(8000, 1 / 8000), estimator, sampler, 8000)
     # Standard deviations of 8000 draws are right to 1 / sqrt(16000). What is wrong is measured at 512 of them. Both are
     # taken five times. Shifts are in standard deviations of the draws, and S / P is the square of the scale.
     tolerance = 5.0 * (1.0 / np.sqrt(16_000) + np.sqrt(2.0 / 512) * abs(scale**2 - 1.0) / (2.0 * scale))
     assert np.abs(found.widening - (scale - 1.0)).max() < tolerance
     assert np.abs(found.shift - shift * scale).max() < 0.06
     assert bool(found.warnings()) == ((scale, shift) != (1.0, 0.0))
-    noisy = judge(draws, np.full(8000, 1 / 8000), estimator, avare.Uniform(N, 30, seed=0), 1)  # exact all the same: few
+    noisy = convergence_report(
+        draws, np.full(8000, 1 / 8000), estimator, avare.Uniform(N, 30, seed=0), 1
+    )  # exact all the same: few
     assert np.array_equal(noisy.widening, found.widening)
-    estimator = estimator_of(plainly(problem), "mode", mode.copy(), N, mode)
-    noisy = judge(draws, np.full(8000, 1 / 8000), estimator, avare.Uniform(N, 30, seed=0), 1)  # by batches
+    estimator = build_estimator(plainly(problem), "mode", mode.copy(), N, mode)
+    noisy = convergence_report(draws, np.full(8000, 1 / 8000), estimator, avare.Uniform(N, 30, seed=0), 1)  # by batches
     assert (np.abs(noisy.widening - found.widening) < 5.0 * noisy.widening_error + 1e-3).all()
     assert (noisy.widening_error > found.widening_error).all()
 
 
 @pytest.mark.parametrize("widest", [256, 10])
 def test_the_metric_makes_all_directions_alike(widest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("avare.solvers.updates.metric.WIDEST", widest)
+    monkeypatch.setattr("avare.solvers.metric.WIDEST", widest)
     generator = np.random.default_rng(0)
     kinds = generator.integers(0, 39, 3000)
     X = np.eye(39)[kinds] * 10.0 ** generator.uniform(-2, 2, 39)
@@ -313,8 +315,8 @@ def test_draws_that_overflow_are_judged_too() -> None:
     problem = make("LeastSquares")
     draws = np.zeros((2, 20, problem.dim))
     draws[1, 7] = np.inf
-    found = judge(
-        draws, np.full(40, 1 / 40), estimator_of(problem, "none", np.zeros(problem.dim), 5), avare.Uniform(N, 5), 40
+    found = convergence_report(
+        draws, np.full(40, 1 / 40), build_estimator(problem, "none", np.zeros(problem.dim), 5), avare.Uniform(N, 5), 40
     )
     assert any("standard deviations are wrong by +nan%" in each for each in found.warnings())
 
@@ -355,7 +357,7 @@ def test_wide_models_take_a_metric_of_low_rank(monkeypatch: pytest.MonkeyPatch) 
     X[:, 1] = X[:, 0] + 1e-2 * generator.normal(size=80)
     problem = avare.problems.LeastSquares(X, generator.normal(size=80), l2=0.5)
     exact = np.sqrt(np.diag(np.linalg.inv(problem.hessian(np.zeros(40)))))
-    monkeypatch.setattr("avare.solvers.updates.metric.WIDEST", 10)
+    monkeypatch.setattr("avare.solvers.metric.WIDEST", 10)
     chain = avare.sghmc(problem, seed=0)
     # More than 2000 effective draws: 1 / sqrt(4000), five times over.
     assert chain.noise is not None and chain.noise.ess.min() > 2000.0 and not chain.warnings
@@ -434,15 +436,14 @@ def test_a_sampler_by_name_is_built_from_the_norms_near_the_mode() -> None:
     problem = make("Logistic", sample_weight=np.linspace(0.5, 2.0, N))
     mode = problem.minimize()
     points = points_around(problem, mode, metric_at(problem, mode), 400)
-    tuning = Tuning(mode, points, np.ones(1))
-    assert np.allclose(expected_norms(problem, "none", tuning), problem.norms(mode))
+    assert np.allclose(expected_norms(problem, "none", mode, points), problem.norms(mode))
     # The root of the mean square of differences, in the metric: the slopes' changes times the lengths of the rows.
     rows = whitened(metric_at(problem, mode), np.asarray(problem.model.matrix.dense))
     changes = np.array([problem.survey(x).slopes[:, 0] for x in points]) - problem.survey(mode).slopes[:, 0]
     found = np.sqrt(np.mean(changes**2, axis=0)) * np.linalg.norm(rows, axis=1)
     floor = 0.05 * 0.25 * problem.model.sample_weight * np.linalg.norm(rows, axis=1) ** 2
     some = found > 4.0 * floor
-    ratio = found[some] / expected_norms(problem, "mode", tuning)[some]
+    ratio = found[some] / expected_norms(problem, "mode", mode, points)[some]
     assert np.abs(np.log(ratio)).max() < 0.3 and np.ptp(np.log(found[some])) > 1.5  # by 400 points, and by the floor
     chain = sgld(problem, "Calibrated", SIZE, batch_size=6, control="mode", steps=20, seed=4)
     again = sgld(problem, "Calibrated", SIZE, batch_size=6, control="mode", steps=20, seed=4)

@@ -32,7 +32,7 @@ def steps_of(problem: Any, batch_size: int = 1) -> avare.schedules.Schedule:
 
 def interrupted(caught: pytest.ExceptionInfo[KeyboardInterrupt]) -> avare.solvers.Run:
     """The result so far that Ctrl-C has left."""
-    assert isinstance(caught.value, avare.solvers.Interrupted) and isinstance(caught.value.run, avare.solvers.Run)
+    assert isinstance(caught.value, avare.solvers.SolverInterrupted) and isinstance(caught.value.run, avare.solvers.Run)
     return caught.value.run
 
 

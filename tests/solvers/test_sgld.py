@@ -233,7 +233,7 @@ def test_ctrl_c_ends_all_chains(monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = avare.Avare(N, 5, seed=1)
     with pytest.raises(KeyboardInterrupt, match="interrupted after step 40 of 200000") as caught:
         sgld(make("Logistic"), sampler, SIZES, steps=200_000, chains=2, seed=4, evaluate=20, callback=press)
-    chain = caught.value.run  # type: ignore[attr-defined]  # it is `Interrupted`
+    chain = caught.value.run  # type: ignore[attr-defined]  # it is `SolverInterrupted`
     assert isinstance(chain, Chain) and chain.status == "interrupted" and chain.steps == 40
     assert chain.draws.shape == (2, 40, 4) and chain.noise is None
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

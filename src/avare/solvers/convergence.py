@@ -45,11 +45,12 @@ class ConvergenceWarning(UserWarning):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Verdict:
-    """What a call found out about its draws, one number per coordinate; with ``str`` it is said in words.
+class ConvergenceReport:
+    """Convergence report, one number per coordinate; `str()` summarises it.
 
     >>> one = np.ones(1)
-    >>> found = Verdict(one, 900.0 * one, 0.3 * one, 0.01 * one, 0.0 * one, 0.01 * one, "use smaller steps", ["x[0]"])
+    >>> numbers = one, 900.0 * one, 0.3 * one, 0.01 * one, 0.0 * one, 0.01 * one
+    >>> found = ConvergenceReport(*numbers, "use smaller steps", ["x[0]"])
     >>> found.warnings()
     ['standard deviations are wrong by +30% at x[0]: use smaller steps']
     """
@@ -110,9 +111,9 @@ def _most(values: Vector) -> float:
     return float(values[np.argmax(np.abs(values))])
 
 
-def judge(
+def convergence_report(
     draws: Vector, weights: Vector, estimator: PlainEstimator, sampler: Sampler, steps: int, improper: str = ""
-) -> Verdict:
+) -> ConvergenceReport:
     """Judge the draws of chains (chains x draws x dim) with weights that sum to 1; `steps` were made in all."""
     every = draws.reshape(-1, draws.shape[2])
     places = np.linspace(0, len(every) - 1, min(_POINTS, len(every))).astype(int)
@@ -132,7 +133,7 @@ def judge(
     if estimator.control == "none":
         advice = 'pass control="mode", or ' + advice
     found = (r_hat, np.minimum(ess, of_squares), widening, 0.5 * error, shift, shift_error)
-    return Verdict(*found, advice, estimator.problem.names, improper)
+    return ConvergenceReport(*found, advice, estimator.problem.names, improper)
 
 
 def _average(values: Vector, weights: Vector) -> tuple[Vector, Vector]:
@@ -147,14 +148,5 @@ def gradients_at(estimator: PlainEstimator, sampler: Sampler, points: Vector, st
     if rows <= steps * sampler.batch_size or (isinstance(problem, Linear) and rows <= _ROWS):
         unknown = np.full(problem.dim, np.nan)  # a draw may have overflown
         return np.stack([problem.gradient(x) if np.isfinite(x).all() else unknown for x in points])
-    found = np.concatenate([batch_gradients(estimator, sampler, x, 1) for x in points])
+    found = np.concatenate([estimator.from_batches(x, sampler, 1) for x in points])
     return found + problem.penalty.l2 * points
-
-
-def batch_gradients(estimator: PlainEstimator, sampler: Sampler, x: Vector, batches: int) -> Vector:
-    """Return estimates at x from some batches of a copy of a sampler, which counts and learns nothing; one per row."""
-    found = np.empty((batches, len(x)))
-    for each in found:
-        batch = sampler.draw(sampler.batch_size)
-        each[:] = estimator.at(x, batch.indices, batch.weights)[0]
-    return found
