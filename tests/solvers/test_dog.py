@@ -8,6 +8,7 @@ import pytest
 import avare
 from avare.problems import Generic, LeastSquares, SmoothedHinge
 from avare.schedules import auto
+from linear_models import without_compiled_loop
 
 
 def squares(n: int = 400, scales: Any = 1.0, seed: int = 3) -> LeastSquares:
@@ -167,17 +168,10 @@ def test_resuming_gives_the_same_iterates(power: float | None) -> None:
 @pytest.mark.compiled
 def test_samplers_without_kernels_get_the_same_sizes() -> None:
     problem = squares()
-    runs = [avare.sgd(problem, kind(400, 8, seed=5), epochs=4) for kind in (avare.Avare, _Plain)]
+    kinds = (avare.Avare, without_compiled_loop(avare.Avare))
+    runs = [avare.sgd(problem, kind(400, 8, seed=5), epochs=4) for kind in kinds]
+    assert [run.compiled for run in runs] == [True, False]
     assert runs[0].x == pytest.approx(runs[1].x, rel=1e-9) and runs[0].step_size == pytest.approx(runs[1].step_size)
-
-
-class _Plain(avare.Avare):
-    """The same sampler, which says that steps move it, so that the loop is not compiled."""
-
-    follows_path = True
-
-    def move(self, length: float) -> None:
-        pass
 
 
 @pytest.mark.compiled

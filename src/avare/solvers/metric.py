@@ -24,6 +24,10 @@ _RANK = 32
 """Directions for more coordinates, and random signs to estimate the diagonal. A guess: see the test of both metrics."""
 _FLAT = 1e-12
 """Curvatures below this part of the largest count as this part, so that F is finite: 1 / sqrt gives 10^6 at most."""
+_PRIOR = 20.0
+"""Draws of the last metric that count with the new ones: a guess. It makes the metric positive."""
+_LEAST_VALUE = 1e-20
+"""Eigenvalues are at least this part of the largest: the factor has their fourth roots, within a range of 10^5."""
 _SEED = 20  # any number: the same problem gives the same metric
 
 
@@ -44,16 +48,16 @@ def diagonal(scale: Vector) -> Metric:
     return Metric(np.sqrt(scale), np.empty((0, 0)), np.empty((0, len(scale))), np.empty(0))
 
 
-def blank(dim: int) -> Metric:
+def blank(dim: int, widest: int = WIDEST) -> Metric:
     """Return a metric of the shape that `metric_at` returns, to be filled by a saved one."""
-    if dim <= WIDEST:
+    if dim <= widest:
         return diagonal(np.ones(dim))._replace(factor=np.eye(dim))
     return diagonal(np.ones(dim))._replace(basis=np.zeros((_RANK, dim)), gain=np.zeros(_RANK))
 
 
-def metric_at(problem: Linear, x: Vector) -> Metric:
-    """Return the metric of the Hessian of f at x."""
-    if problem.dim <= WIDEST:
+def metric_at(problem: Linear, x: Vector, widest: int = WIDEST) -> Metric:
+    """Return the metric of the Hessian of f at x, a whole matrix for at most so many coordinates."""
+    if problem.dim <= widest:
         curvature = problem.hessian(x)
         root = root_of(np.diag(curvature))
         return diagonal(root**2)._replace(factor=root[:, None] * inverse_root(root[:, None] * curvature * root))
@@ -73,6 +77,18 @@ def metric_at(problem: Linear, x: Vector) -> Metric:
     values, vectors = eigsh(operator, _RANK, which="BE", tol=1e-2, v0=generator.standard_normal(problem.dim))
     gain = 1.0 / np.sqrt(np.maximum(values, _FLAT * float(values.max()))) - 1.0
     return diagonal(root**2)._replace(basis=np.ascontiguousarray(vectors.T), gain=gain)
+
+
+def balanced_metric(metric: Metric, away: Vector, gradients: Vector) -> Metric:
+    """Return the metric in which draws and gradients have the same covariance, with some draws of the old one added."""
+    slopes, places = whitened(metric, gradients), np.asarray(np.linalg.solve(metric.factor, away.T).T, np.float64)
+    slopes -= slopes.mean(axis=0)
+    prior = _PRIOR * np.eye(away.shape[1])
+    root = inverse_root(slopes.T @ slopes + prior)
+    inner = np.linalg.solve(root, np.linalg.solve(root, places.T @ places + prior).T)
+    values, vectors = np.linalg.eigh(0.5 * (inner + inner.T))
+    values = np.maximum(values, _LEAST_VALUE * values[-1])  # otherwise the factor would be singular
+    return metric._replace(factor=metric.factor @ root @ vectors * values**0.25)
 
 
 def inverse_root(matrix: Vector, least: float = _FLAT) -> Vector:

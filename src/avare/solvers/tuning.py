@@ -28,7 +28,7 @@ from avare.problems.base import Vector
 from avare.samplers import Sampler
 from avare.solvers.dynamics import Dynamics
 from avare.solvers.kernels import record_of
-from avare.solvers.metric import Metric, coloured, covariance, inverse_root, whitened
+from avare.solvers.metric import Metric, balanced_metric, coloured, covariance, whitened
 from avare.solvers.preconditioner import largest_curvatures
 from avare.solvers.steps import Steps
 
@@ -61,10 +61,6 @@ _NEARER, _PULL = 20, 0.7
 """How often a point is moved towards the mode at most, and by which factor: together by 10^-3."""
 _NORMAL = 1.3
 """The largest curvature in the metric up to which a posterior counts as normal, with curvature 1: a guess."""
-_PRIOR = 20.0
-"""Draws of the last metric that count with the new ones: a guess. It makes the metric positive."""
-_LEAST_VALUE = 1e-20
-"""Eigenvalues are at least this part of the largest: the factor has their fourth roots, within a range of 10^5."""
 _LEAST_CHANGE = 0.05
 """Change of a loss derivative per unit of the linear predictor, at least, over its largest: a guess.
 
@@ -176,7 +172,7 @@ def _take_in(problem: Linear, options: TuningOptions, now: Tuned, draws: Vector,
         return found, steep
     gradients = _gradients(problem, late)
     if options.changes_metric:
-        found = replace(found, metric=_rescaled(now.metric, late - mean, gradients))
+        found = replace(found, metric=balanced_metric(now.metric, late - mean, gradients))
     late = np.concatenate([first, late])  # short chains may miss a steep place that is next to the mode
     gradients = np.concatenate([_gradients(problem, first), gradients])
     return found, late[np.argsort(-np.linalg.norm(whitened(found.metric, gradients), axis=1))[:POINTS]]
@@ -204,18 +200,6 @@ def _short_chain(
     chain = build_steps(now, sampler, start, generator, record_of(dim, _STEPS, burn_in=0))
     chain.advance(0, np.full(_STEPS, size), generator.standard_normal((_STEPS, dim)))
     return np.asarray(chain.record.draws)
-
-
-def _rescaled(metric: Metric, away: Vector, gradients: Vector) -> Metric:
-    """Return the metric in which draws and gradients have the same covariance, with some draws of the old one added."""
-    slopes, places = whitened(metric, gradients), np.asarray(np.linalg.solve(metric.factor, away.T).T, np.float64)
-    slopes -= slopes.mean(axis=0)
-    prior = _PRIOR * np.eye(away.shape[1])
-    root = inverse_root(slopes.T @ slopes + prior)
-    inner = np.linalg.solve(root, np.linalg.solve(root, places.T @ places + prior).T)
-    values, vectors = np.linalg.eigh(0.5 * (inner + inner.T))
-    values = np.maximum(values, _LEAST_VALUE * values[-1])  # otherwise the factor would be singular
-    return metric._replace(factor=metric.factor @ root @ vectors * values**0.25)
 
 
 def _safe_step_size(
