@@ -14,7 +14,7 @@ from avare.experiments.store import Record, Spec, numbers
 from avare.problems import Linear
 from avare.samplers import Sampler
 from avare.solvers import ConvergenceWarning
-from avare.solvers.chain_steps import build_estimator
+from avare.solvers.chains import build_estimator
 from avare.solvers.metric import diagonal
 from avare.solvers.tuning import POINTS, expected_norms, points_around
 from sampling.models import loss_on_test, prepared

@@ -19,7 +19,7 @@ import avare
 from avare.diagnostics import convergence
 from avare.problems import Generic
 from avare.solvers import Chain, ConvergenceWarning, DivergenceWarning
-from avare.solvers.chain_steps import build_estimator
+from avare.solvers.chains import build_estimator
 from avare.solvers.convergence import convergence_report
 from avare.solvers.estimators.table import TableEstimator
 from avare.solvers.kernels import Work

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import avare
-from avare.solvers.chains import ChainOptions, draw_chains
+from avare.solvers.chains import ChainOptions, ChainSteps, draw_chains
 from avare.solvers.dynamics import Dynamics
 from avare.solvers.kernels import add_penalty, move_by_gradient, update_kernel
 from avare.solvers.metric import Metric, colour, metric_at, whiten
@@ -101,7 +101,7 @@ def test_tuning_returns_a_result_and_changes_nothing() -> None:
     fixed = TuningOptions(
         first, dynamics, options.build_sampler, moves_anchor=False, changes_metric=False, grows_batches=False
     )
-    build_steps = partial(options.build_steps, dynamics)
+    build_steps = partial(ChainSteps, options, dynamics)
     found, other = (
         tune(problem, build_steps, fixed),
         tune(problem, build_steps, dataclasses.replace(fixed, moves_anchor=True)),

@@ -41,7 +41,7 @@ def plainly(problem: Linear) -> Generic:
     )
 
 
-def without_compiled_loop(kind: type[Sampler]) -> type[Sampler]:
+def without_compiled_loop(kind: type[Sampler]) -> Any:
     """The same sampler, which says that steps move it, so that the loop is not compiled."""
     return type(kind.__name__, (kind,), {"follows_path": True, "move": lambda self, length: None})
 

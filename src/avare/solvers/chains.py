@@ -1,10 +1,16 @@
-"""How `sgld` and `sghmc` run chains: arguments and defaults, what is found first, one loop per chain, and a report."""
+"""How `sgld` and `sghmc` run chains: arguments and defaults, what is found first, one loop per chain, and a report.
 
+Chains adapt. Every so often the gradient is estimated at the iterate from some more batches, drawn by a copy of the
+sampler. Their second moments set the scale during the burn-in if ``precondition="moments"``. Their covariance goes to
+dynamics that correct for gradient noise.
+"""
+
+import copy
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,17 +20,19 @@ from avare.problems import Linear, Problem, ToleranceWarning
 from avare.problems.base import Vector
 from avare.samplers import Sampler, Uniform
 from avare.solvers.arguments import check_pair, check_problem, resolve_sampler
-from avare.solvers.chain_steps import ChainSteps, build_estimator
-from avare.solvers.checkpoint import read
+from avare.solvers.checkpoint import ArrayGroups, read
 from avare.solvers.convergence import ConvergenceWarning, convergence_report
 from avare.solvers.dynamics import Dynamics
+from avare.solvers.estimators.plain import GradientsAtMode, PlainEstimator
+from avare.solvers.estimators.table import TableEstimator
 from avare.solvers.kernels import IterateRecord, record_of
 from avare.solvers.loop import Loop, Monitoring, part_of, run_loops
-from avare.solvers.metric import blank, diagonal, metric_at
+from avare.solvers.metric import Metric, blank, covariance, diagonal, metric_at, root_of
 from avare.solvers.run import Chain, ended
 from avare.solvers.step_sizes import sizes_of
+from avare.solvers.steps import Steps
 from avare.solvers.tuning import POINTS, Tuned, TuningOptions, expected_norms, points_around, tune
-from avare.state import Field, refuse_unless, require_mapping, require_same
+from avare.state import Field, State, refuse_unless, require_mapping, require_same
 
 Control = Literal["none", "mode", "saga"] | ArrayLike | None
 Precondition = Literal["none", "hessian", "moments"] | ArrayLike | None
@@ -37,6 +45,17 @@ _BATCH = 32
 """Examples of a step otherwise, or the number of coordinates if that is more: a guess."""
 _UNIFORM = 0.1
 """Share of uniform draws among those with fixed probabilities. It bounds weights by 10; the value is a guess."""
+_BATCHES = 32
+"""Batches of one measurement. With `_KEEP` some 1,600 count, so that a variance has a relative error of 4 %."""
+_KEEP = 0.98
+"""Weight of earlier measurements: the last 50 count, which is a guess."""
+_PERIOD, _OFTEN = 1000, 4
+"""Steps between two measurements, and how many times as often it is measured in the first 4,000 steps.
+
+The batches of measurements cost 3.2 % of those of the steps; the period is a guess.
+"""
+_ADAPTATIONS = 20
+"""Adaptations of the scale during the burn-in: a guess."""
 _SEED = 20  # any number: what is measured does not depend on the seed of a chain
 _UNWATCHED = Monitoring("never", progress=False, callback=None)
 
@@ -110,23 +129,6 @@ class ChainOptions:
         name, options = self.sampler or _DEFAULT, {"initial_norms": norms, "smoothness": norms, "uniform": _UNIFORM}
         return resolve_sampler(self.problem, name, size, seed, **options)
 
-    def build_steps(
-        self,
-        dynamics: Dynamics,
-        tuned: Tuned,
-        sampler: Sampler,
-        start: Vector,
-        noise: np.random.Generator,
-        record: IterateRecord | None = None,
-    ) -> ChainSteps:
-        """Return the steps of one chain, which keep the draws that are asked for, or those of the record."""
-        point = tuned.anchor if self.control == "mode" else None
-        estimator = build_estimator(self.problem, self.control, start.copy(), sampler.batch_size, point)
-        if record is None:
-            record = record_of(len(start), self.steps, burn_in=self.burn_in, thin=self.thin)
-        adapt_until = self.burn_in if self.precondition == "moments" else 0
-        return ChainSteps(dynamics, tuned, sampler, estimator, noise, record, adapt_until)
-
 
 def draw_chains(
     options: ChainOptions,
@@ -151,7 +153,7 @@ def draw_chains(
     samplers = [sampler, *map(sampler.copy_with_seed, seeds[chains + 1 :])]
     loops = []
     for k, (sampler, x, noise) in enumerate(zip(samplers, starts, noises, strict=True)):
-        steps = options.build_steps(dynamics, tuned, sampler, x, noise)
+        steps = ChainSteps(options, dynamics, tuned, sampler, x, noise)
         loops.append(Loop(steps, monitoring, sizes_of(tuned.step_size), options.steps, noise=noise, chain=k))
     if resume is not None:
         read_all = [loop.read(part_of(resume, k)) for k, loop in enumerate(loops)]  # before anything changes
@@ -194,7 +196,7 @@ def _prepare(options: ChainOptions, state: Mapping[str, Any] | None) -> tuple[Ve
         return first.anchor, first
     dynamics, moves = options.dynamics, options.control == "mode" and options.point is None
     choices = TuningOptions(first, dynamics, options.build_sampler, moves, whole, options.batch_size is None)
-    return first.anchor, tune(problem, partial(options.build_steps, dynamics.probe()), choices)
+    return first.anchor, tune(problem, partial(ChainSteps, options, dynamics.probe()), choices)
 
 
 def _read_tuned(options: ChainOptions, first: Tuned, state: Mapping[str, Any]) -> tuple[Vector, Tuned]:
@@ -236,3 +238,118 @@ def _first_iterates(problem: Problem, start: ArrayLike | None, chains: int) -> V
         raise ValueError(f"start has shape {starts.shape}: must be ({dim},) or ({chains}, {dim})")
     refuse_unless(np.isfinite(starts), starts, "start", "must be finite")
     return np.broadcast_to(starts, (chains, dim))
+
+
+class Measurements(NamedTuple):
+    """Averages of what was measured."""
+
+    moments: Vector
+    """Second moments of the gradient, for the scale."""
+    noise: Vector
+    """The covariance of the gradient estimate in the metric; its diagonal if the metric is not a whole matrix."""
+    times: Vector
+    """How often it was measured, one number."""
+
+
+class ChainSteps(Steps):
+    """The steps of a chain, which adapt to measurements of the gradient noise.
+
+    Parameters
+    ----------
+    options : ChainOptions
+    dynamics : Dynamics
+        Those of the options, or their `probe`.
+    tuned : Tuned
+        Where known gradients are taken, and the metric.
+    sampler : Sampler
+    start : ndarray
+        The first iterate.
+    noise : Generator
+        What the state of the dynamics draws from.
+    record : IterateRecord, optional
+        What to keep of the iterates; by default the draws that the options ask for.
+    """
+
+    def __init__(
+        self,
+        options: ChainOptions,
+        dynamics: Dynamics,
+        tuned: Tuned,
+        sampler: Sampler,
+        start: Vector,
+        noise: np.random.Generator,
+        record: IterateRecord | None = None,
+    ) -> None:
+        self._dynamics, self._tuned = dynamics, tuned
+        self._metric = Metric(*(each.copy() for each in tuned.metric))  # a chain may adapt it
+        self._adapt_until = options.burn_in if options.precondition == "moments" else 0
+        point = tuned.anchor if options.control == "mode" else None
+        estimator = build_estimator(options.problem, options.control, start.copy(), sampler.batch_size, point)
+        if record is None:
+            record = record_of(len(start), options.steps, burn_in=options.burn_in, thin=options.thin)
+        super().__init__(dynamics.name, sampler, estimator, dynamics.build(self._metric, noise), record)
+        self._corrects = dynamics.corrects_noise and sampler.independent
+        dim = self.problem.dim
+        covariances = np.zeros((dim, dim) if len(self._metric.factor) else dim)
+        self._measured = Measurements(np.zeros(dim), covariances, np.zeros(1))
+        if self._corrects:
+            self.period = max(1, _PERIOD // _OFTEN)
+        if self._adapt_until > 0:
+            self.period = max(1, self._adapt_until // _ADAPTATIONS)
+
+    def check(self, step: int) -> str | None:
+        """Measure the noise of the gradient, with more batches; a chain never ends."""
+        late = step > max(self._adapt_until, _OFTEN * _PERIOD)
+        if late and (not self._corrects or step % _PERIOD >= self.period):
+            return None
+        found, metric = self._batch_gradients(), self._metric
+        if step <= self._adapt_until:
+            moments = self._measured.moments
+            self._average(moments, np.mean((found + self.problem.penalty.l2 * self.x) ** 2, axis=0))
+            metric.root[:] = root_of(moments)
+        if self._corrects:
+            self._average(self._measured.noise, covariance(metric, found))
+            self._dynamics.correct(self.update, self._measured.noise)
+        self._measured.times[0] += 1.0
+        return None
+
+    def _batch_gradients(self) -> Vector:
+        """Return estimates from some batches, with a seed that depends on the step only: resuming changes nothing.
+
+        A copy of the sampler draws, unless draws leave no trace: batches are independent, and nothing is learned.
+        """
+        sampler, generator = self.sampler, self.sampler.generator
+        if sampler.learns or not sampler.independent:
+            sampler = copy.deepcopy(sampler)
+        sampler.reseed(np.random.SeedSequence([_SEED, sampler.steps]))
+        try:
+            return self.estimator.from_batches(self.x, sampler, _BATCHES)
+        finally:
+            self.sampler.reseed(generator)
+
+    def _average(self, average: Vector, found: Vector) -> None:
+        keep = min(_KEEP, 1.0 - 1.0 / (self._measured.times[0] + 1.0))
+        average[:] = keep * average + (1.0 - keep) * found
+
+    def settings(self) -> State:
+        """Return what must be the same when a state is resumed."""
+        return {**super().settings(), "control": self.estimator.control, "adapt_until": self._adapt_until}
+
+    def array_groups(self) -> ArrayGroups:
+        """Return what to save besides the iterate."""
+        own = {"metric": self._metric, "measured": self._measured, "tuning": self._tuned.arrays()}
+        return {**super().array_groups(), **own}
+
+
+def build_estimator(
+    problem: Problem, control: str, x: Vector, batch_size: int, point: Vector | None = None
+) -> PlainEstimator:
+    """Build an estimator at an iterate x, with known gradients at a point, by default x; one pass over the data."""
+    known = x if point is None else point
+    if control == "none":
+        return PlainEstimator(problem, x)
+    if not isinstance(problem, Linear):
+        return GradientsAtMode(problem, x, known)
+    estimator = TableEstimator(problem, x, batch_size, fixed=control == "mode")
+    estimator.fill(known)
+    return estimator

@@ -36,9 +36,12 @@ from avare.solvers.steps import Steps
 from avare.solvers.trace import COLUMNS, TYPE, Row, Trace, evaluation_steps
 from avare.state import Field, State, generator_to_text, refuse_unless, require_checksum, require_same
 
-_CHUNK_SECONDS = 0.05  # the length of a chunk: after it, check for Ctrl-C
-_FIRST_CHUNK, _LARGEST_CHUNK = 16, 1 << 16  # in steps; the first is of one step if they are not compiled
-_MOST_NOISE = 1 << 20  # how many numbers to draw for a chunk at most
+_CHUNK_SECONDS = 0.05
+"""Length of a chunk, after which the loop looks for Ctrl-C: shorter than a person notices."""
+_FIRST_CHUNK, _LARGEST_CHUNK = 16, 1 << 16
+"""Steps of the first chunk, if they are compiled, and of any: chunks at most double. Guesses."""
+_MOST_NOISE = 1 << 20
+"""Normal numbers for a chunk at most: 8 MB."""
 
 
 class DivergenceWarning(RuntimeWarning):

@@ -56,7 +56,7 @@ def blank(dim: int, widest: int = WIDEST) -> Metric:
 
 
 def metric_at(problem: Linear, x: Vector, widest: int = WIDEST) -> Metric:
-    """Return the metric of the Hessian of f at x, a whole matrix for at most so many coordinates."""
+    """Return the metric of the Hessian of f at x, a whole matrix for up to `widest` coordinates."""
     if problem.dim <= widest:
         curvature = problem.hessian(x)
         root = root_of(np.diag(curvature))
