@@ -19,7 +19,10 @@ from avare.solvers.sgld import Langevin
 from avare.solvers.tuning import Tuned, TuningOptions, points_around, tune
 from linear_models import N, make
 
-pytestmark = pytest.mark.filterwarnings("ignore::avare.solvers.ConvergenceWarning")  # most chains here are short
+pytestmark = [
+    pytest.mark.compiled,  # tuning runs thousands of steps
+    pytest.mark.filterwarnings("ignore::avare.solvers.ConvergenceWarning"),  # most chains here are short
+]
 
 
 class EulerState(NamedTuple):
@@ -61,7 +64,6 @@ def step(state: Any, work: Any, size: Any, noise: Any, done: Any, at: Any) -> An
     return move_by_gradient(work)
 
 
-@pytest.mark.compiled
 def test_your_own_dynamics_have_the_law_of_the_posterior_and_resume() -> None:
     problem = make("LeastSquares")
 

@@ -210,9 +210,11 @@ def test_averages() -> None:
         evaluate=1,
         callback=lambda now: iterates.append(now.x.copy()),
     )
-    for averaging, expected in (("polyak", iterates[1:]), ("suffix", iterates[11:])):
+    t = np.arange(1.0, 22.0)
+    recent = t * (t + 1.0) * (t + 2.0)  # what the recursion with (3 + 1) / (t + 3) gives
+    for averaging, weights in (("polyak", t**0), ("suffix", t > 10.0), ("recent", recent)):
         run = avare.sgd(problem, avare.Avare(N, 3, seed=8), 1e-3, steps=21, averaging=averaging)  # type: ignore[arg-type]  # one of them
-        assert np.allclose(run.x, np.mean(expected, axis=0), rtol=1e-12)
+        assert np.allclose(run.x, weights @ np.array(iterates[1:]) / weights.sum(), rtol=1e-9)
         assert np.array_equal(run.last, iterates[-1])
         assert run.trace.objective[-1] == pytest.approx(problem.objective(run.x))
         assert run.trace.cost[-1] != pytest.approx(problem.evaluate(run.x, np.full(N, 1 / N))[2])

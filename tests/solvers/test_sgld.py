@@ -1,6 +1,5 @@
 """SGLD: chains, thinning, weighted averages, ArviZ, resuming. Its law is tested in tests/statistical."""
 
-import math
 import os
 import pickle
 import signal
@@ -30,21 +29,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::avare.solvers.ConvergenceWarnin
 
 def sgld(*arguments: Any, **options: Any) -> Chain:
     return avare.sgld(*arguments, **{"chains": 1, **options})
-
-
-def test_a_step_is_that_of_sgd_and_noise() -> None:
-    problem = make("LeastSquares")
-    chain = sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=8, seed=4)
-    sampler, noise = avare.Avare(N, 5, seed=1), np.random.default_rng(np.random.SeedSequence(4).spawn(2)[0])
-    x = np.zeros(4)
-    for t in range(1, 9):
-        batch = sampler.sample()
-        gradient, norms = problem.batch_gradient(x, batch.indices, batch.weights)
-        x = x - SIZES(t) * (gradient + 0.7 * x) + math.sqrt(2.0 * SIZES(t)) * noise.standard_normal(4)
-        sampler.update(batch.indices, norms)
-        assert np.allclose(chain.draws[0, t - 1], x, rtol=1e-12)
-        # Up to NumPy 2.0, powers of arrays and of single numbers may differ in the last bit.
-        assert chain.step_sizes[t - 1] == pytest.approx(SIZES(t), rel=4e-16)
 
 
 def test_burn_in_and_thinning_select_from_the_same_iterates() -> None:
@@ -136,15 +120,6 @@ def test_the_interface_of_arviz_1_is_used(monkeypatch: pytest.MonkeyPatch) -> No
     assert np.array_equal(groups["posterior"]["x"], chain.draws) and groups["sample_stats"]["step_size"].shape == (1, 4)
 
 
-def test_divergence_of_a_chain_is_reported() -> None:
-    problem = make("LeastSquares")
-    with pytest.warns(DivergenceWarning, match="chain [01] diverged at step"):
-        chain = sgld(problem, avare.Avare(N, 5, seed=1), 1e6, steps=1000, chains=2, seed=4)
-    assert chain.status == "diverged" and 0 < chain.steps < 1000
-    assert chain.draws.shape[1] == chain.steps and np.isfinite(chain.draws).all()
-    assert repr(chain).startswith(f"Chain(diverged after {chain.steps} steps")
-
-
 def test_chains_that_did_not_diverge_are_kept() -> None:
     problem = Generic(
         3, 1, batch_gradient=lambda x, indices, weights: (weights.sum() * x**3, np.full(len(indices), abs(x[0]) ** 3))
@@ -163,11 +138,6 @@ def test_chains_that_did_not_diverge_are_kept() -> None:
     assert chain.status == "diverged" and chain.sound == [0, 2] and chain.steps == 50
     assert chain.draws.shape == (2, 41, 1) and np.isfinite(chain.draws).all() and abs(chain.mean()[0]) < 3.0
     assert len(chain.traces) == 3
-
-
-def test_a_callback_needs_evaluations() -> None:
-    with pytest.raises(ValueError, match='callback is called after each evaluation, and evaluate = "never"'):
-        sgld(make("Logistic"), avare.Avare(N, 5), SIZES, steps=10, callback=lambda now: None)
 
 
 def test_ctrl_c_ends_all_chains(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,6 +191,7 @@ def test_progress_names_the_chains(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.startswith("sgld with Avare, 2 chains: step ")
 
 
+@pytest.mark.compiled
 def test_noise_drawn_ahead_is_bounded() -> None:
     class Counting(np.random.Generator):
         def standard_normal(self, size: Any = None, *arguments: Any, **options: Any) -> Any:
@@ -235,23 +206,6 @@ def test_noise_drawn_ahead_is_bounded() -> None:
     steps = Steps("sgld", avare.Uniform(3, 3, seed=0), PlainEstimator(problem, x), update)
     run_loops([Loop(steps, Monitoring("never", progress=False, callback=None), sizes_of(1e-3), 20, noise=noise)])
     assert max(counts) == 1 << 20 and sum(counts) == 20 * len(x)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"steps": -1}, ValueError, "steps = -1"),
-        ({"burn_in": -1}, ValueError, "burn_in = -1"),
-        ({"thin": 0}, ValueError, "thin = 0"),
-        ({"chains": 0}, ValueError, "chains = 0"),
-        ({"start": np.zeros((3, 4)), "chains": 2}, ValueError, r"start has shape \(3, 4\): must be \(4,\) or \(2, 4\)"),
-        ({"progress": "yes"}, TypeError, "progress = 'yes'"),
-        ({"resume": {"method": "sgd"}}, ValueError, "resume lacks 'chains'"),
-    ],
-)
-def test_bad_input(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        sgld(make("Logistic"), avare.Avare(N, 5, seed=0), SIZES, **arguments)
 
 
 def test_a_chain_is_plain_data() -> None:

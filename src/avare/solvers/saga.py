@@ -22,12 +22,7 @@ from avare.solvers.arguments import DEFAULT, resolve_sampler
 from avare.solvers.estimators.table import TableEstimator
 from avare.solvers.kernels import update_kernel
 from avare.solvers.loop import Callback, Loop, Monitoring
-from avare.solvers.preconditioner import (
-    Preconditioner,
-    automatic_step_size,
-    diagonal_preconditioner,
-    sampler_options,
-)
+from avare.solvers.preconditioner import Preconditioner, automatic_step_size, diagonal_preconditioner, sampler_options
 from avare.solvers.run import Run, run_of
 from avare.solvers.step_sizes import sizes_of
 from avare.solvers.steps import Steps

@@ -66,29 +66,28 @@ def sgld(
     problem : Problem
         One of `avare.problems`.
     sampler : Sampler, str or None, default=None
-        A sampler for the same number of examples, which continues from its present state. Or, for a linear model,
-        the name of one: it is built with the norms that are expected near the mode, those of gradients or, with a
-        control variate, of differences. By default `Static`, whose fixed probabilities are the best if a mode is known;
-        each step uses all examples if there are few. For steps that fall as t^-b, use `Avare` with ``delta=b / 2``.
+        A sampler for the same number of examples, which continues from its present state. Or, for a linear model, the
+        name of one. It is built with the norms that are expected near the mode: those of gradients or, with a control
+        variate, of differences. By default `Static`, whose fixed probabilities are the best if a mode is known. With
+        few examples each step uses all of them. For steps that fall as t^-b, use `Avare` with ``delta=b / 2``.
     step_size : "auto", float, schedule or callable, default="auto"
-        "auto" chooses, for a linear model, a constant step size with which all standard deviations should be right to
-        5 %, by the largest curvature in the metric and the noise of the gradient. It costs the mode, and a few rounds
-        of short chains, which also improve the metric and the point of the control variate if the posterior is not
-        normal. Or a number, one of `avare.schedules`, or a function of the step t = 1, 2, ...
+        For a linear model, "auto" chooses a constant step size with which all standard deviations should be right to
+        5 %. It follows from the largest curvature in the metric and the noise of the gradient. It costs the mode, and a
+        few rounds of short chains. If the posterior is not normal, they also improve the metric and the point of the
+        control variate. Or a number, one of `avare.schedules`, or a function of the step t = 1, 2, ...
     control : {"none", "mode", "saga"} or array_like, optional
-        How to estimate the gradient from a batch. "none": by the gradients of the batch. "mode": by how much they
-        differ from those at a mode, which ``problem.minimize`` finds; or pass your own point instead of the word.
-        "saga": by how much they differ from the last ones of the same examples, in a table. The sampler then learns
-        the norms of the differences. By default "mode" if the step size is "auto",
-        otherwise "none".
+        How to estimate the gradient from a batch. "none": by the gradients of the batch. "mode": by their differences
+        from the gradients at a mode, which ``problem.minimize`` finds; or pass your own point instead of the word.
+        "saga": by their differences from the last gradients of the same examples, in a table. The sampler then learns
+        the norms of the differences. By default "mode" if the step size is "auto", otherwise "none".
     precondition : {"none", "hessian", "moments"} or array_like, optional
-        The metric in which steps are made. "none": no scaling. "hessian": the inverse of the second derivative of f at
-        the mode, a whole matrix for up to 256 coordinates, above a diagonal plus 32 directions; columns may be scaled,
-        correlated or dummies. "moments": a diagonal, one over the mean square of the gradient estimate, adapted until
-        `burn_in`. Or your own diagonal. By default "hessian" if the step size is "auto", otherwise "none".
+        The metric in which steps are made. "none": no scaling. "hessian": the inverse Hessian at the mode, so that
+        columns may be scaled, correlated or dummies. It is a whole matrix for up to 256 coordinates; for more it is a
+        diagonal plus 32 directions. "moments": a diagonal, one over the mean square of the gradient estimate, adapted
+        until `burn_in`. Or your own diagonal. By default "hessian" if the step size is "auto", otherwise "none".
     batch_size : int, optional
-        Draws per step if the sampler is not an object. By default all examples if there are at most 512, otherwise 32
-        or the number of coordinates, and more if the gradient is noisy.
+        Draws per step if the sampler is not an object. By default all examples if there are at most 512. Otherwise 32
+        or the number of coordinates, whichever is more, and still more if the gradient is noisy.
     steps : int, default=10_000
         Number of steps of each chain.
     burn_in : int, default=0
@@ -108,17 +107,17 @@ def sgld(
     progress : bool, default=False
         Whether to show the progress on the standard error stream.
     callback : callable, optional
-        Called with a `Progress` after each evaluation, in the thread of its chain. It can stop that
-        chain by returning True.
+        Called with a `Progress` after each evaluation, in the thread of its chain. It can stop that chain by returning
+        True.
     resume : mapping, optional
-        The state of an earlier call. The draws are the same as without the interruption. Other
-        arguments must be the same, but there may be more steps.
+        The state of an earlier call. The draws are the same as without the interruption. Other arguments must be the
+        same, but there may be more steps.
 
     Returns
     -------
     Chain
-        Each call ends with a check of R-hat, of the effective number of draws, and by gradients at some draws of means
-        and standard deviations. What is wrong is in ``chain.warnings``, and a `ConvergenceWarning` says it. After a
+        Each call ends with checks: of R-hat, of the effective number of draws and, by gradients at some draws, of means
+        and standard deviations. ``chain.warnings`` lists what is wrong, and a `ConvergenceWarning` says it. After a
         divergence there is a `DivergenceWarning`: see ``chain.status``.
 
     Raises
