@@ -21,9 +21,9 @@ from avare.problems.base import Vector
 WIDEST = 256
 """Coordinates up to which the metric is a whole matrix: each step then costs two products with it. A guess."""
 _RANK = 32
-"""Directions for more coordinates, and random signs to estimate the diagonal. A guess: see the test of both metrics."""
+"""Directions for more coordinates, and vectors of random signs that estimate the diagonal: a guess."""
 _FLAT = 1e-12
-"""Curvatures below this part of the largest count as this part, so that F is finite: 1 / sqrt gives 10^6 at most."""
+"""Curvatures count as at least this part of the largest, so that no direction is scaled by more than 10^6."""
 _PRIOR = 20.0
 """Draws of the last metric that count with the new ones: a guess. It makes the metric positive."""
 _LEAST_VALUE = 1e-20

@@ -41,7 +41,8 @@ _KEPT = 16, 250
 _ROWS = 4_000_000
 """Rows of all exact gradients of a round, which bound its cost: a guess.
 
-Up to 4,000 examples all draws above count, and from 62,500 on the metric stays that of the mode.
+Up to 4,000 examples all draws above count. For more, draws are thinned by a whole number, mostly by too little: then
+the metric stays that of the mode, as it always does from 62,500 examples on.
 """
 _BATCHES = 16
 """Batches that measure the noise at each point: 256 in all, so that a variance has a relative error of 9 %."""
@@ -64,7 +65,7 @@ _NORMAL = 1.3
 _LEAST_CHANGE = 0.05
 """Change of a loss derivative per unit of the linear predictor, at least, over its largest: a guess.
 
-Where a loss is flat at all points, as Huber's for outliers, its examples would otherwise have no chance.
+Where a loss is flat at all points, as Huber's for outliers, its examples would otherwise never be drawn.
 """
 _SEED = 20  # any number: the same problem gets the same chains
 
