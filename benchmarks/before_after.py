@@ -3,9 +3,10 @@
     git worktree add /tmp/old v0.1.0
     python benchmarks/before_after.py --before /tmp/old/src
 
-Each tree has a worker process with an empty cache of compiled kernels, so that no kernel of an earlier state is used.
-Both build the same cases and run them in turns: a round measures each case in one worker and then in the other, and the
-next round begins with the other. Times are processor seconds, as medians over the rounds. Compare ratios, not times.
+Each tree has a cache of compiled kernels that is empty at first, so that no kernel of an earlier state is used. Each
+case has a process per tree, so that no case depends on those before it. Both run in turns: a round measures the case in
+one process and then in the other, and the next round begins with the other. Times are processor seconds, as medians
+over the rounds. Compare ratios, not times.
 """
 
 import argparse
@@ -32,8 +33,9 @@ SHAPES |= {"sparse, 10,000 × 5,000": (10_000, 5_000, 0.01)}
 RENAMED = {"CalibratedCells": "Expectations"}  # new public names, and what older trees call them
 LEAST = 0.05  # processor seconds of one measurement
 ABOUT = (
-    "Processor time of the new tree as a fraction of the old one's, in turns in two processes with empty caches of "
-    "kernels: below 1 is faster. A step of a structure or a sampler is a draw of 128 and the update of their norms; "
+    "Processor time of the new tree as a fraction of the old one's, in turns in two processes a case, with kernels "
+    "compiled from each tree: below 1 is faster. A step of a structure or a sampler is a draw of 128 and the update of "
+    "their norms; "
     "a loop does the same without replacement and with settled norms, in one call (`step`) in trees that have it; "
     "SGD, SAGA and chains are timed by the epoch or by 1,000 steps, without evaluations and checks."
 )
@@ -230,17 +232,17 @@ class Worker:
 def compare(before: Path, after: Path, names: list[str], rounds: int) -> Iterator[tuple[str, list[float], list[float]]]:
     """Yield the seconds of each round for each case, before and after."""
     with tempfile.TemporaryDirectory() as folder:
-        workers = [Worker(each, Path(folder) / name) for name, each in (("before", before), ("after", after))]
-        try:
-            for name in names:
-                found: list[list[float]] = [[], []]
+        for name in names:
+            workers = [Worker(each, Path(folder) / label) for label, each in (("before", before), ("after", after))]
+            found: list[list[float]] = [[], []]
+            try:
                 for k in range(rounds):
                     for place in (0, 1) if k % 2 == 0 else (1, 0):
                         found[place].append(workers[place].measure(name))
-                yield name, found[0], found[1]
-        finally:
-            for worker in workers:
-                worker.end()
+            finally:
+                for worker in workers:
+                    worker.end()
+            yield name, found[0], found[1]
 
 
 def main() -> None:

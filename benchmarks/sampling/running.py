@@ -14,9 +14,9 @@ from avare.experiments.store import Record, Spec, numbers
 from avare.problems import Linear
 from avare.samplers import Sampler
 from avare.solvers import ConvergenceWarning
-from avare.solvers.chains import estimator_of
-from avare.solvers.tuning import POINTS, Tuning, expected_norms, points_around
-from avare.solvers.updates.metric import diagonal
+from avare.solvers.chains import build_estimator
+from avare.solvers.metric import diagonal
+from avare.solvers.tuning import POINTS, expected_norms, points_around
 from sampling.models import loss_on_test, prepared
 
 METHODS: dict[str, Callable[..., Any]] = {"sgld": avare.sgld, "sghmc": avare.sghmc}
@@ -55,7 +55,7 @@ def run_setting(spec: Spec, X: Any, y: NDArray[Any]) -> Record:
         largest = float(np.linalg.eigvalsh(root[:, None] * curvature * root)[-1])
         size *= largest ** {"sgld": -1.0, "sghmc": -0.5}[spec["method"]]
     points = points_around(problem, mode, diagonal(scale), POINTS)
-    norms = expected_norms(problem, spec["control"], Tuning(mode, points, np.ones(1)))
+    norms = expected_norms(problem, spec["control"], mode, points)
     scores = norms
     if spec["sampler"] in _BY_HESSIAN and spec["control"] != "none":
         scores = _scores(problem, mode, curvature)
@@ -129,7 +129,7 @@ def _quality(
     some = late[np.linspace(0, len(late) - 1, _STEIN).astype(int)]
     size = min(_STEIN_BATCH, problem.n)
     estimator, sampler = (
-        estimator_of(problem, "mode", mode.copy(), size, mode),
+        build_estimator(problem, "mode", mode.copy(), size, mode),
         avare.Uniform(problem.n, size, seed=0),
     )
     gradients = np.empty_like(some)

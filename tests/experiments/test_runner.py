@@ -19,7 +19,7 @@ from avare.experiments.data import Data, obtain
 from avare.experiments.paper import Paper, descents
 from avare.experiments.runner import Watch, execute, perform, sweep
 from avare.experiments.store import Record, StoreError, key_of
-from avare.solvers import Interrupted, sgd
+from avare.solvers import SolverInterrupted, sgd
 
 REQUEST = Request(words=("synthetic",), runs=2, epochs=2, samplers=("Uniform", "Avare"))
 
@@ -164,7 +164,7 @@ def test_ctrl_c_in_a_comparison_from_python(tmp_path: Path, monkeypatch: pytest.
         return sgd(*arguments, **options)
 
     monkeypatch.setattr(sgd_runs, "sgd", interrupt)
-    with pytest.raises(Interrupted) as caught:
+    with pytest.raises(SolverInterrupted) as caught:
         compare(data, loss, store, samplers=["Uniform"], epochs=2, runs=2, batch_size=4)
     assert caught.value.run.status == "interrupted" and caught.value.run.epochs < 2
     assert sorted(record["spec"]["experiment"] for record in store.read()[0]) == ["compare", "optimum"]

@@ -8,6 +8,7 @@ import pytest
 import avare
 from avare.problems import Generic, LeastSquares, SmoothedHinge
 from avare.schedules import auto
+from linear_models import without_compiled_loop
 
 
 def squares(n: int = 400, scales: Any = 1.0, seed: int = 3) -> LeastSquares:
@@ -112,11 +113,8 @@ def test_a_problem_of_python_functions() -> None:
     run = avare.sgd(problem, avare.Avare(200, 8, seed=0), epochs=40)
     # The error of a mean over 1000 steps of 8 draws, with most weight on the last quarter: about 0.05.
     assert run.x == pytest.approx(places.mean(axis=0), abs=0.25)
-
-
-def test_no_objective_is_needed() -> None:
     blind = Generic(400, 1, batch_gradient=lambda x, i, w: (w.sum() * (x - 2.0), np.full(len(i), abs(x[0] - 2.0))))
-    run = avare.sgd(blind, avare.Avare(400, 8, seed=0), steps=300, evaluate="never")
+    run = avare.sgd(blind, avare.Avare(400, 8, seed=0), steps=300, evaluate="never")  # it has no objective
     assert run.x == pytest.approx([2.0], abs=1e-2)
 
 
@@ -167,36 +165,7 @@ def test_resuming_gives_the_same_iterates(power: float | None) -> None:
 @pytest.mark.compiled
 def test_samplers_without_kernels_get_the_same_sizes() -> None:
     problem = squares()
-    runs = [avare.sgd(problem, kind(400, 8, seed=5), epochs=4) for kind in (avare.Avare, _Plain)]
+    kinds = (avare.Avare, without_compiled_loop(avare.Avare))
+    runs = [avare.sgd(problem, kind(400, 8, seed=5), epochs=4) for kind in kinds]
+    assert [run.compiled for run in runs] == [True, False]
     assert runs[0].x == pytest.approx(runs[1].x, rel=1e-9) and runs[0].step_size == pytest.approx(runs[1].step_size)
-
-
-class _Plain(avare.Avare):
-    """The same sampler, which says that steps move it, so that the loop is not compiled."""
-
-    follows_path = True
-
-    def move(self, length: float) -> None:
-        pass
-
-
-@pytest.mark.compiled
-def test_recent_iterates_have_the_most_weight() -> None:
-    problem = squares()
-    seen: list[Any] = []
-    arguments: Any = {"steps": 30, "evaluate": 1, "callback": lambda at: seen.append(at.x.copy())}
-    run = avare.sgd(problem, avare.Avare(400, 8, seed=5), 1e-3, averaging="recent", **arguments)
-    t = np.arange(1.0, 31.0)
-    weights = t * (t + 1.0) * (t + 2.0)  # what the recursion with (3 + 1) / (t + 3) gives
-    assert run.x == pytest.approx(weights @ np.array(seen[1:]) / weights.sum(), rel=1e-9)
-
-
-def test_what_is_refused() -> None:
-    problem, sampler = squares(), avare.Avare(400, 8, seed=0)
-    with pytest.raises(TypeError, match="step_size = 'fast': must be \"auto\""):
-        avare.sgd(problem, sampler, "fast")  # type: ignore[arg-type]  # it is refused
-    with pytest.raises(ValueError, match=r"power = 2\.0"):
-        auto(2.0)
-    with pytest.raises(TypeError, match="step_size"):
-        avare.sgld(problem, sampler, "fast")  # type: ignore[arg-type]  # it is refused
-    assert sampler.steps == 0

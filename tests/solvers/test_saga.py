@@ -12,7 +12,7 @@ from scipy import sparse
 import avare
 from avare.problems import Generic, LeastSquares, Linear, Logistic
 from avare.solvers import DivergenceWarning
-from avare.solvers.saga import bends_of, preconditioner_of, step_size_of
+from avare.solvers.preconditioner import automatic_step_size, diagonal_preconditioner, largest_curvatures
 from linear_models import PROBLEMS, N, make, saved_and_loaded
 from sampler_checks import own_names
 
@@ -84,7 +84,7 @@ def test_steps_are_those_of_the_plain_transcription(name: str, csr: bool, option
     weights = np.random.default_rng(1).lognormal(0.0, 1.0, N)
     problem = make(name, csr=csr, sample_weight=weights, **options)
     twin = avare.Calibrated(N, 7, replacement=True, seed=2)  # with replacement: some are drawn twice
-    plain = Plain(problem, preconditioner_of(problem), 0.05)
+    plain = Plain(problem, diagonal_preconditioner(problem), 0.05)
     repeats = 0
     for _ in range(30):
         batch = twin.sample()
@@ -100,7 +100,7 @@ def test_steps_are_those_of_the_plain_transcription(name: str, csr: bool, option
 
 def test_the_estimate_is_unbiased_for_any_table() -> None:
     problem = make("Logistic", n=6, bias="free")
-    metric = preconditioner_of(problem)
+    metric = diagonal_preconditioner(problem)
     plain = Plain(problem, metric, 0.02)
     for index in (1, 4, 4, 2):
         plain.step(np.array([index]), np.array([6.0]))
@@ -152,25 +152,18 @@ def test_convergence_is_linear_to_the_last_digits(csr: bool) -> None:
 @pytest.mark.parametrize("bias", [False, "free"])
 def test_the_preconditioner_is_one_over_the_curvature_of_each_column(csr: bool, bias: Any) -> None:
     problem = make("Logistic", csr=csr, bias=bias, sample_weight=np.random.default_rng(1).lognormal(0.0, 1.0, N))
-    bends, found, rows = bends_of(problem), preconditioner_of(problem), rows_of(problem)
+    curvatures, found, rows = largest_curvatures(problem), diagonal_preconditioner(problem), rows_of(problem)
     if bias and not csr:
         weights = problem.model.sample_weight
         rows[:, :-1] -= weights @ rows[:, :-1] / weights.sum()
-    curvature = bends @ rows**2 + problem.penalty.l2
+    curvature = curvatures @ rows**2 + problem.penalty.l2
     assert np.allclose(found.inverse, 1.0 / curvature, rtol=1e-10)
     assert np.allclose(found.lengths, np.sqrt(rows**2 @ found.inverse), rtol=1e-5)  # float32
-    scaled = rows * np.sqrt(bends[:, None] * found.inverse)
+    scaled = rows * np.sqrt(curvatures[:, None] * found.inverse)
     largest = float(np.linalg.eigvalsh(scaled.T @ scaled)[-1])
     # The power method on a sample of the rows: L is right to a third.
-    assert 1.0 / (5.0 * (scaled**2).sum() / 4 + 13.0 * largest) < step_size_of(problem, found, 4)
-    assert step_size_of(problem, found, 4) < 1.0 / (5.0 * (scaled**2).sum() / 4 + 6.7 * largest)
-
-
-def test_a_sampler_and_its_name_run_the_same_method() -> None:
-    problem = make("Logistic", bias="free")
-    for sampler in ("Calibrated", avare.Calibrated(N, 2, seed=1)):
-        run = avare.saga(problem, sampler, epochs=1, tol=0.0)
-        assert run.solver == "saga" and run.steps == N // 2
+    assert 1.0 / (5.0 * (scaled**2).sum() / 4 + 13.0 * largest) < automatic_step_size(problem, found, 4)
+    assert automatic_step_size(problem, found, 4) < 1.0 / (5.0 * (scaled**2).sum() / 4 + 6.7 * largest)
 
 
 @pytest.mark.parametrize("csr", [False, True])
@@ -233,7 +226,7 @@ QUICK = ("Calibrated", "Uniform", "Safe")
 def test_every_sampler_runs(name: str) -> None:
     problem = make("Logistic", bias="free")
     run = avare.saga(problem, name, epochs=20, batch_size=5, tol=0.0, seed=6)
-    assert run.status == "finished" and run.epochs == 20
+    assert run.status == "finished" and run.epochs == 20 and run.solver == "saga"
     assert run.trace.objective[-1] < 0.9 * run.trace.objective[0]
 
 

@@ -9,6 +9,7 @@ from scipy import sparse
 
 from avare import problems
 from avare.problems import Generic, Linear
+from avare.samplers import Sampler
 
 N, D = 150, 4
 PROBLEMS = ("Softmax", "Logistic", "LeastSquares", "Huber", "SmoothedHinge")
@@ -38,6 +39,11 @@ def plainly(problem: Linear) -> Generic:
         norms=problem.loss_norms,
         l2=problem.l2,
     )
+
+
+def without_compiled_loop(kind: type[Sampler]) -> Any:
+    """The same sampler, which says that steps move it, so that the loop is not compiled."""
+    return type(kind.__name__, (kind,), {"follows_path": True, "move": lambda self, length: None})
 
 
 def saved_and_loaded(state: dict[str, Any], way: str) -> Any:

@@ -27,7 +27,7 @@ from avare.problems.base import Vector
 from avare.problems.matrix import parts_of
 from avare.sklearn.stream import Moments, merge, moments_of, one_epoch
 from avare.solvers import saga
-from avare.solvers.saga import DEFAULT, batch_size_of
+from avare.solvers.arguments import DEFAULT, default_batch_size
 
 _KINDS = [np.float64, np.float32]
 _BOOLEAN = [bool, np.bool_]  # scikit-learn's own names of constraints would be parsed in each fit
@@ -155,7 +155,7 @@ class LinearEstimator(BaseEstimator):
         return self._solve_by_newton(problem, start)
 
     def _batch(self, n: int) -> int:
-        return batch_size_of(n) if isinstance(self.batch_size, str) else int(min(self.batch_size, n))
+        return default_batch_size(n) if isinstance(self.batch_size, str) else int(min(self.batch_size, n))
 
     def _solve_part(self, problem: Linear, start: Vector, share: float) -> tuple[Vector, int]:
         part, known = moments_of(problem, share), self._moments

@@ -1,14 +1,15 @@
-"""How `sgld` and `sghmc` put chains together: arguments, defaults, and one loop per chain.
+"""How `sgld` and `sghmc` run chains: arguments and defaults, what is found first, one loop per chain, and a report.
 
-A chain adapts: its scale during the burn-in if ``precondition="moments"``, and how much noise its friction adds. Every
-so often the gradient is estimated at the iterate from some more batches, drawn by a copy of the sampler. Their second
-moments set the scale; their covariance is subtracted from the noise of the friction of Hamiltonian dynamics.
+Chains adapt. Every so often the gradient is estimated at the iterate from some more batches, drawn by a copy of the
+sampler. Their second moments set the scale during the burn-in if ``precondition="moments"``. Their covariance goes to
+dynamics that correct for gradient noise.
 """
 
 import copy
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,114 +19,83 @@ from avare import _validation as validation
 from avare.problems import Linear, Problem, ToleranceWarning
 from avare.problems.base import Vector
 from avare.samplers import Sampler, Uniform
-from avare.solvers.checkpoint import Memory, read
+from avare.solvers.arguments import check_pair, check_problem, resolve_sampler
+from avare.solvers.checkpoint import ArrayGroups, read
+from avare.solvers.convergence import ConvergenceWarning, convergence_report
+from avare.solvers.dynamics import Dynamics
 from avare.solvers.estimators.plain import GradientsAtMode, PlainEstimator
 from avare.solvers.estimators.table import TableEstimator
-from avare.solvers.kernels import Record, record_of
-from avare.solvers.loop import Loop, Watch, checked_pair, checked_problem, part_of, run_loops
+from avare.solvers.kernels import IterateRecord, record_of
+from avare.solvers.loop import Loop, Monitoring, part_of, run_loops
+from avare.solvers.metric import Metric, blank, covariance, diagonal, metric_at, root_of
 from avare.solvers.run import Chain, ended
-from avare.solvers.saga import sampler_of
 from avare.solvers.step_sizes import sizes_of
 from avare.solvers.steps import Steps
-from avare.solvers.tuning import POINTS, Tuning, expected_norms, points_around, tune
-from avare.solvers.updates.dynamics import Hamiltonian, Langevin, subtract
-from avare.solvers.updates.metric import Metric, blank, covariance, diagonal, metric_at, root_of
-from avare.solvers.verdict import ConvergenceWarning, batch_gradients, judge
+from avare.solvers.tuning import POINTS, Tuned, TuningOptions, expected_norms, points_around, tune
 from avare.state import Field, State, refuse_unless, require_mapping, require_same
 
 Control = Literal["none", "mode", "saga"] | ArrayLike | None
 Precondition = Literal["none", "hessian", "moments"] | ArrayLike | None
-CONTROLS = ("none", "mode", "saga")
+_CONTROLS = ("none", "mode", "saga")
 _PRECONDITIONS = ("none", "hessian", "moments")
-_DEFAULT = "Static"
-_FEW = 512  # examples, up to which each step uses all of them
-_BATCH = 32  # examples of a step otherwise, or as many as there are coordinates
-_EVENLY = 0.1  # of the draws with fixed probabilities are uniform
-_BATCHES = 32  # to measure the noise of the gradient with
-_KEEP = 0.98  # of earlier measurements
-_PERIOD, _OFTEN = 1000, 4  # steps between two measurements; at first it is measured this many times as often
-_ADAPTATIONS = 20  # of the scale
-_SEED = 20
+_DEFAULT = "Static"  # docs/sampling.md says why
+_FEW = 512
+"""Examples up to which each step uses all of them: a guess."""
+_BATCH = 32
+"""Examples of a step otherwise, or the number of coordinates if that is more: a guess."""
+_UNIFORM = 0.1
+"""Share of uniform draws among those with fixed probabilities. It bounds weights by 10; the value is a guess."""
+_BATCHES = 32
+"""Batches of one measurement. With `_KEEP` some 1,600 count, so that a variance has a relative error of 4 %."""
+_KEEP = 0.98
+"""Weight of earlier measurements: the last 50 count, which is a guess."""
+_PERIOD, _OFTEN = 1000, 4
+"""Steps between two measurements, and how many times as often it is measured in the first 4,000 steps.
 
-
-def draw_chains(
-    solver: str,
-    plan: "Plan",
-    start: ArrayLike | None,
-    seed: int | np.random.SeedSequence | None,
-    watch: Watch,
-    resume: Mapping[str, Any] | None,
-) -> Chain:
-    """Run chains of any dynamics; `sgld` and `sghmc` describe the arguments."""
-    if watch.callback is not None and isinstance(watch.evaluate, str) and watch.evaluate == "never":
-        raise ValueError('callback is called after each evaluation, and evaluate = "never": pass another evaluate=')
-    problem, chains = plan.problem, plan.chains
-    starts = _starts(problem, start, chains)
-    if resume is not None:
-        require_mapping(resume, "resume")
-        require_same(resume, {"chains": chains, "0/method": solver}, "resume", "this call")
-    plan.prepare(resume)
-    starts = np.resize(plan.starts, (chains, problem.dim)) if starts is None else starts
-    root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-    seeds = root.spawn(2 * chains)
-    samplers, noises = plan.samplers(seeds[chains:]), map(np.random.default_rng, seeds[:chains])
-    loops = [
-        Loop(plan.chain_steps(solver, sampler, x, noise), watch, sizes_of(plan.size), plan.steps, noise=noise, chain=k)
-        for k, (sampler, x, noise) in enumerate(zip(samplers, starts, noises, strict=True))
-    ]
-    if resume is not None:
-        read_all = [loop.read(part_of(resume, k)) for k, loop in enumerate(loops)]  # before anything changes
-        for loop, values in zip(loops, read_all, strict=True):
-            loop.resume(*values)
-    run_loops(loops)
-    chain = Chain(loops, plan.size)
-    if chain.status != "interrupted" and len(chain.step_sizes):
-        first = loops[chain.sound[0]].method
-        sampler = first.sampler.copy_with_seed(_SEED)
-        weights, steps = chain.weighted()[1], chains * chain.steps
-        improper = problem.why_improper(plan.mode) if isinstance(problem, Linear) else ""
-        chain.noise = judge(chain.draws, weights, first.estimator, sampler, steps, improper)
-        chain.warnings += chain.noise.warnings()
-        if chain.noise.warnings():
-            warnings.warn("; ".join(chain.noise.warnings()), ConvergenceWarning, stacklevel=3)
-    ended(chain, loops)
-    return chain
+The batches of measurements cost 3.2 % of those of the steps; the period is a guess.
+"""
+_ADAPTATIONS = 20
+"""Adaptations of the scale during the burn-in: a guess."""
+_SEED = 20  # any number: what is measured does not depend on the seed of a chain
+_UNWATCHED = Monitoring("never", progress=False, callback=None)
 
 
 @dataclass
-class Plan:
-    """What a call of a solver asks for, checked, and what follows from it."""
+class ChainOptions:
+    """The arguments of a solver that draws: checked, with the defaults that depend on the problem; see `avare.sgld`."""
 
     problem: Problem
-    sampler: Sampler | str | None
-    size: Any
-    """The step size."""
-    control: Any
-    precondition: Any
-    batch_size: int | None
-    steps: int
-    burn_in: int
-    thin: int
-    chains: int
-    friction: float = 0.0
+    dynamics: Dynamics
+    sampler: Sampler | str | None = None
+    step_size: Any = "auto"
+    control: Any = None
+    precondition: Any = None
+    batch_size: int | None = None
+    steps: int = 10_000
+    burn_in: int = 0
+    thin: int = 1
+    chains: int = 4
 
     def __post_init__(self) -> None:
         problem, sampler = self.problem, self.sampler
-        checked_problem(problem)
+        check_problem(problem)
         if sampler is not None and not isinstance(sampler, str):
-            checked_pair(problem, sampler, batch_size=self.batch_size)
+            check_pair(problem, sampler, batch_size=self.batch_size)
         for name, least in (("steps", 0), ("burn_in", 0), ("thin", 1), ("chains", 1)):
             validation.integer(name, getattr(self, name), at_least=least)
         if problem.l1 > 0.0:
             raise ValueError(f"problem has l1 = {problem.l1}: its density is not smooth; use an l2 term")
-        self.automatic, linear = isinstance(self.size, str) and self.size == "auto", isinstance(problem, Linear)
+        self.automatic, linear = (
+            isinstance(self.step_size, str) and self.step_size == "auto",
+            isinstance(problem, Linear),
+        )
         if not self.automatic:
-            sizes_of(self.size)  # which checks them
+            sizes_of(self.step_size)  # which checks them
         default = "mode" if self.automatic and linear else "none"
-        self.control, self.point = _word_or_vector(problem, "control", self.control, CONTROLS, default)
+        self.control, self.point = _word_or_vector(problem, "control", self.control, _CONTROLS, default)
         if self.point is not None:
             self.control = "mode"
-        default = "hessian" if linear and (self.automatic or self.friction > 0.0) else "none"
+        default = "hessian" if linear and (self.automatic or self.dynamics.uses_hessian) else "none"
         found = _word_or_vector(problem, "precondition", self.precondition, _PRECONDITIONS, default)
         self.precondition, self.scale = found
         if self.scale is not None:
@@ -136,7 +106,7 @@ class Plan:
             self._refuse_what_is_linear()
 
     def _refuse_what_is_linear(self) -> None:
-        """Raise an error if something is asked for that only a linear model has."""
+        """Raise an error if an argument needs a linear model."""
         needs = f"needs a linear model of avare.problems, not {type(self.problem).__name__}"
         for asked, what, instead in (
             (self.automatic, 'step_size = "auto":', "pass a number"),
@@ -147,80 +117,105 @@ class Plan:
             if asked:
                 raise TypeError(f"{what} {needs}; {instead}")
 
-    def prepare(self, state: Mapping[str, Any] | None) -> None:
-        """Find what the chains need: mode, metric and step size; or take them from a state."""
-        problem, dim, whole = self.problem, self.problem.dim, self.precondition == "hessian"
-        around = whole or self.automatic or not isinstance(self.sampler, Sampler)
-        self.metric = diagonal(np.ones(dim) if self.scale is None else self.scale)
-        rows = problem.n if problem.n <= max(_FEW, dim) else max(_BATCH, dim)  # it is less than n
-        self.tuning = Tuning(np.zeros(dim), np.empty((POINTS if around else 0, dim)), np.array([rows]))
-        if state is not None:
-            if self.automatic:
-                self.size = Field(float, at_least=5e-324).read(state, "step_size", "resume")
-            bounds = {"tuning/rows": {"at_least": 1, "at_most": problem.n}}
-            self.tuning = Tuning(*read(part_of(state, 0), {"tuning": self.tuning}, bounds).values())
-            self.metric = blank(dim) if whole else self.metric
-        elif around or self.control == "mode":
-            mode = self._mode() if self.point is None else self.point
-            at_mode = metric_at(problem, mode) if around and isinstance(problem, Linear) else self.metric
-            self.metric = at_mode if whole else self.metric
-            points = points_around(problem, mode, at_mode, len(self.tuning.points))
-            self.tuning = self.tuning._replace(anchor=mode, points=points)
-        self.starts = self.mode = self.tuning.anchor
-        if self.automatic and state is None:
-            tune(self, moves=self.control == "mode" and self.point is None, scales=whole)
-
-    def _mode(self) -> Vector:
-        """Return the mode, or a point near it: the verdict on the draws says if that was not enough."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ToleranceWarning)
-            return self.problem.minimize()
-
-    def build_sampler(self, seed: Any) -> Sampler:
+    def build_sampler(self, tuned: Tuned, seed: Any) -> Sampler:
         """Return the given sampler, or one that is built by its name."""
         if isinstance(self.sampler, Sampler):
             return self.sampler
         assert isinstance(self.problem, Linear)
-        n, size = self.problem.n, int(self.tuning.rows[0]) if self.batch_size is None else self.batch_size
+        n, size = self.problem.n, tuned.batch_size if self.batch_size is None else self.batch_size
         if self.sampler is None and size == n:
             return Uniform(n, n, seed=seed)
-        norms = expected_norms(self.problem, self.control, self.tuning)
-        name = _DEFAULT if self.sampler is None else self.sampler
-        return sampler_of(self.problem, name, size, seed, initial_norms=norms, smoothness=norms, uniform=_EVENLY)
-
-    def samplers(self, seeds: Sequence[np.random.SeedSequence]) -> list[Sampler]:
-        """Return one sampler per chain: the given one, or one that is built by its name, and copies of it."""
-        first = self.build_sampler(seeds[0])
-        return [first, *map(first.copy_with_seed, seeds[1:])]
-
-    def chain_steps(
-        self, name: str, sampler: Sampler, start: Vector, noise: np.random.Generator, record: Record | None = None
-    ) -> "ChainSteps":
-        """Return the steps of one chain; a velocity is the first that its noise draws."""
-        point = self.tuning.anchor if self.control == "mode" else None
-        estimator = estimator_of(self.problem, self.control, start.copy(), sampler.batch_size, point)
-        metric = Metric(*(each.copy() for each in self.metric))  # a chain may adapt it
-        update: Any = Langevin(metric, np.zeros(len(start)))
-        if self.friction > 0.0:
-            velocity, excess = noise.standard_normal(len(start)), np.zeros(len(start))
-            update = Hamiltonian(metric, velocity, excess, update.held, self.friction)
-        if record is None:
-            record = record_of(len(start), self.steps, burn_in=self.burn_in, thin=self.thin)
-        return ChainSteps(self, name, sampler, estimator, update, record)
+        norms = expected_norms(self.problem, self.control, tuned.anchor, tuned.points)
+        name, options = self.sampler or _DEFAULT, {"initial_norms": norms, "smoothness": norms, "uniform": _UNIFORM}
+        return resolve_sampler(self.problem, name, size, seed, **options)
 
 
-def estimator_of(
-    problem: Problem, control: str, x: Vector, batch_size: int, point: Vector | None = None
-) -> PlainEstimator:
-    """Build an estimator at an iterate x, with known gradients at a point, by default x; one pass over the data."""
-    known = x if point is None else point
-    if control == "none":
-        return PlainEstimator(problem, x)
-    if not isinstance(problem, Linear):
-        return GradientsAtMode(problem, x, known)
-    estimator = TableEstimator(problem, x, batch_size, fixed=control == "mode")
-    estimator.fill(known)
-    return estimator
+def draw_chains(
+    options: ChainOptions,
+    start: ArrayLike | None = None,
+    seed: int | np.random.SeedSequence | None = None,
+    monitoring: Monitoring = _UNWATCHED,
+    resume: Mapping[str, Any] | None = None,
+) -> Chain:
+    """Run chains of any dynamics; `avare.sgld` describes the arguments."""
+    if monitoring.callback is not None and isinstance(monitoring.evaluate, str) and monitoring.evaluate == "never":
+        raise ValueError('callback is called after each evaluation, and evaluate = "never": pass another evaluate=')
+    problem, dynamics, chains = options.problem, options.dynamics, options.chains
+    starts = _first_iterates(problem, start, chains)
+    if resume is not None:
+        require_mapping(resume, "resume")
+        require_same(resume, {"chains": chains, "0/method": dynamics.name}, "resume", "this call")
+    mode, tuned = _prepare(options, resume)
+    starts = np.resize(tuned.starts, (chains, problem.dim)) if starts is None else starts
+    root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+    seeds = root.spawn(2 * chains)
+    sampler, noises = options.build_sampler(tuned, seeds[chains]), map(np.random.default_rng, seeds[:chains])
+    samplers = [sampler, *map(sampler.copy_with_seed, seeds[chains + 1 :])]
+    loops = []
+    for k, (sampler, x, noise) in enumerate(zip(samplers, starts, noises, strict=True)):
+        steps = ChainSteps(options, dynamics, tuned, sampler, x, noise)
+        loops.append(Loop(steps, monitoring, sizes_of(tuned.step_size), options.steps, noise=noise, chain=k))
+    if resume is not None:
+        read_all = [loop.read(part_of(resume, k)) for k, loop in enumerate(loops)]  # before anything changes
+        for loop, values in zip(loops, read_all, strict=True):
+            loop.resume(*values)
+    run_loops(loops)
+    chain = Chain(loops, tuned.step_size)
+    if chain.status != "interrupted" and len(chain.step_sizes):
+        _check_draws(chain, loops, problem.why_improper(mode) if isinstance(problem, Linear) else "")
+    ended(chain, loops)
+    return chain
+
+
+def _check_draws(chain: Chain, loops: Sequence[Loop], improper: str) -> None:
+    """Add the convergence report, and warn of what it found."""
+    first = loops[chain.sound[0]].method
+    sampler, steps = first.sampler.copy_with_seed(_SEED), len(loops) * chain.steps
+    chain.noise = convergence_report(chain.draws, chain.weighted()[1], first.estimator, sampler, steps, improper)
+    found = chain.noise.warnings()
+    chain.warnings += found
+    if found:
+        warnings.warn("; ".join(found), ConvergenceWarning, stacklevel=4)
+
+
+def _prepare(options: ChainOptions, state: Mapping[str, Any] | None) -> tuple[Vector, Tuned]:
+    """Return the mode, and what chains start with: found, or from a state."""
+    problem, n, dim, whole = options.problem, options.problem.n, options.problem.dim, options.precondition == "hessian"
+    measures = whole or options.automatic or not isinstance(options.sampler, Sampler)
+    metric = diagonal(np.ones(dim) if options.scale is None else options.scale)
+    points, size = np.empty((POINTS if measures else 0, dim)), n if n <= max(_FEW, dim) else max(_BATCH, dim)
+    first = Tuned(np.zeros(dim), points, size, metric, np.zeros(dim), options.step_size)
+    if state is not None:
+        return _read_tuned(options, first, state)
+    if measures or options.control == "mode":
+        mode = _mode(problem) if options.point is None else options.point
+        at_mode = metric_at(problem, mode) if measures and isinstance(problem, Linear) else metric
+        points = points_around(problem, mode, at_mode, len(points))
+        first = replace(first, anchor=mode, starts=mode, points=points, metric=at_mode if whole else metric)
+    if not (options.automatic and isinstance(problem, Linear)):
+        return first.anchor, first
+    dynamics, moves = options.dynamics, options.control == "mode" and options.point is None
+    choices = TuningOptions(first, dynamics, options.build_sampler, moves, whole, options.batch_size is None)
+    return first.anchor, tune(problem, partial(ChainSteps, options, dynamics.probe()), choices)
+
+
+def _read_tuned(options: ChainOptions, first: Tuned, state: Mapping[str, Any]) -> tuple[Vector, Tuned]:
+    """Return what an earlier call has found; the chains restore their own metrics."""
+    size, metric = options.step_size, first.metric
+    if options.automatic:
+        size = Field(float, at_least=5e-324).read(state, "step_size", "resume")
+    if options.precondition == "hessian":
+        metric = blank(options.problem.dim)
+    bounds = {"tuning/rows": {"at_least": 1, "at_most": options.problem.n}}
+    anchor, points, rows = read(part_of(state, 0), {"tuning": first.arrays()}, bounds).values()
+    return anchor, Tuned(anchor, points, int(rows[0]), metric, anchor, size)
+
+
+def _mode(problem: Problem) -> Vector:
+    """Return the mode, or a point near it: the report on the draws says if that was not enough."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ToleranceWarning)
+        return problem.minimize()
 
 
 def _word_or_vector(
@@ -234,7 +229,7 @@ def _word_or_vector(
     return validation.choice(name, value, allowed), None
 
 
-def _starts(problem: Problem, start: ArrayLike | None, chains: int) -> Vector | None:
+def _first_iterates(problem: Problem, start: ArrayLike | None, chains: int) -> Vector | None:
     """Return the first iterates, one row per chain; None if they were not given."""
     if start is None:
         return None
@@ -245,27 +240,58 @@ def _starts(problem: Problem, start: ArrayLike | None, chains: int) -> Vector | 
     return np.broadcast_to(starts, (chains, dim))
 
 
-class Measured(NamedTuple):
+class Measurements(NamedTuple):
     """Averages of what was measured."""
 
     moments: Vector
     """Second moments of the gradient, for the scale."""
     noise: Vector
-    """The covariance of the gradient estimate in the metric; its diagonal if the metric is no whole matrix."""
+    """The covariance of the gradient estimate in the metric; its diagonal if the metric is not a whole matrix."""
     times: Vector
-    """How often it was measured."""
+    """How often it was measured, one number."""
 
 
 class ChainSteps(Steps):
-    """The steps of a chain, which adapt to measurements; the scale until the end of the burn-in, if it does."""
+    """The steps of a chain, which adapt to measurements of the gradient noise.
 
-    def __init__(self, plan: Plan, name: str, sampler: Sampler, estimator: Any, update: Any, record: Record) -> None:
-        super().__init__(name, sampler, estimator, update, record)
-        self._adapt_until, self._tuning = plan.burn_in if plan.precondition == "moments" else 0, plan.tuning
-        self._corrects = isinstance(update, Hamiltonian) and sampler.independent
+    Parameters
+    ----------
+    options : ChainOptions
+    dynamics : Dynamics
+        Those of the options, or their `probe`.
+    tuned : Tuned
+        Where known gradients are taken, and the metric.
+    sampler : Sampler
+    start : ndarray
+        The first iterate.
+    noise : Generator
+        What the state of the dynamics draws from.
+    record : IterateRecord, optional
+        What to keep of the iterates; by default the draws that the options ask for.
+    """
+
+    def __init__(
+        self,
+        options: ChainOptions,
+        dynamics: Dynamics,
+        tuned: Tuned,
+        sampler: Sampler,
+        start: Vector,
+        noise: np.random.Generator,
+        record: IterateRecord | None = None,
+    ) -> None:
+        self._dynamics, self._tuned = dynamics, tuned
+        self._metric = Metric(*(each.copy() for each in tuned.metric))  # a chain may adapt it
+        self._adapt_until = options.burn_in if options.precondition == "moments" else 0
+        point = tuned.anchor if options.control == "mode" else None
+        estimator = build_estimator(options.problem, options.control, start.copy(), sampler.batch_size, point)
+        if record is None:
+            record = record_of(len(start), options.steps, burn_in=options.burn_in, thin=options.thin)
+        super().__init__(dynamics.name, sampler, estimator, dynamics.build(self._metric, noise), record)
+        self._corrects = dynamics.corrects_noise and sampler.independent
         dim = self.problem.dim
-        noise = np.zeros((dim, dim) if len(update.metric.factor) else dim)
-        self._measured = Measured(np.zeros(dim), noise, np.zeros(1))
+        covariances = np.zeros((dim, dim) if len(self._metric.factor) else dim)
+        self._measured = Measurements(np.zeros(dim), covariances, np.zeros(1))
         if self._corrects:
             self.period = max(1, _PERIOD // _OFTEN)
         if self._adapt_until > 0:
@@ -276,14 +302,14 @@ class ChainSteps(Steps):
         late = step > max(self._adapt_until, _OFTEN * _PERIOD)
         if late and (not self._corrects or step % _PERIOD >= self.period):
             return None
-        found, metric = self._batch_gradients(), self.update.metric
+        found, metric = self._batch_gradients(), self._metric
         if step <= self._adapt_until:
             moments = self._measured.moments
-            self._take_in(moments, np.mean((found + self.problem.penalty.l2 * self.x) ** 2, axis=0))
+            self._average(moments, np.mean((found + self.problem.penalty.l2 * self.x) ** 2, axis=0))
             metric.root[:] = root_of(moments)
         if self._corrects:
-            self._take_in(self._measured.noise, covariance(metric, found))
-            subtract(self.update, self._measured.noise)
+            self._average(self._measured.noise, covariance(metric, found))
+            self._dynamics.correct(self.update, self._measured.noise)
         self._measured.times[0] += 1.0
         return None
 
@@ -297,11 +323,11 @@ class ChainSteps(Steps):
             sampler = copy.deepcopy(sampler)
         sampler.reseed(np.random.SeedSequence([_SEED, sampler.steps]))
         try:
-            return batch_gradients(self.estimator, sampler, self.x, _BATCHES)
+            return self.estimator.from_batches(self.x, sampler, _BATCHES)
         finally:
             self.sampler.reseed(generator)
 
-    def _take_in(self, average: Vector, found: Vector) -> None:
+    def _average(self, average: Vector, found: Vector) -> None:
         keep = min(_KEEP, 1.0 - 1.0 / (self._measured.times[0] + 1.0))
         average[:] = keep * average + (1.0 - keep) * found
 
@@ -309,7 +335,21 @@ class ChainSteps(Steps):
         """Return what must be the same when a state is resumed."""
         return {**super().settings(), "control": self.estimator.control, "adapt_until": self._adapt_until}
 
-    def memory(self) -> Memory:
+    def array_groups(self) -> ArrayGroups:
         """Return what to save besides the iterate."""
-        own = {"metric": self.update.metric, "measured": self._measured, "tuning": self._tuning}
-        return {**super().memory(), **own}
+        own = {"metric": self._metric, "measured": self._measured, "tuning": self._tuned.arrays()}
+        return {**super().array_groups(), **own}
+
+
+def build_estimator(
+    problem: Problem, control: str, x: Vector, batch_size: int, point: Vector | None = None
+) -> PlainEstimator:
+    """Build an estimator at an iterate x, with known gradients at a point, by default x; one pass over the data."""
+    known = x if point is None else point
+    if control == "none":
+        return PlainEstimator(problem, x)
+    if not isinstance(problem, Linear):
+        return GradientsAtMode(problem, x, known)
+    estimator = TableEstimator(problem, x, batch_size, fixed=control == "mode")
+    estimator.fill(known)
+    return estimator

@@ -1,9 +1,9 @@
 """Save and restore a run: ``NamedTuple``s with arrays, each checked.
 
-The memory of a run is a mapping of names to such tuples; `SAVED` names which of their arrays to save, by default
-all. `saved` flattens it, ``{"estimator/slopes": array, ...}``. `read` checks a saved state against the memory of a run
-that was built with the same arguments: each array must have the same shape and dtype, and be within its bounds.
-`restore` then cannot fail, and fills the arrays in place.
+A run has groups of arrays, a mapping of names to such tuples. The kernels of a tuple declare which of its arrays to
+save (`avare.solvers.kernels`); by default all are. `saved` flattens the groups, ``{"estimator/slopes": array, ...}``.
+`read` checks a saved state against the groups of a run that was built with the same arguments: each array must have the
+same shape and dtype, and be within its bounds. `restore` then cannot fail, and fills the arrays in place.
 """
 
 from collections.abc import Mapping
@@ -16,30 +16,30 @@ from avare.samplers import Sampler
 from avare.solvers.kernels import SAVED
 from avare.state import Field, State, checksum, plain
 
-Memory = Mapping[str, Any]
+ArrayGroups = Mapping[str, Any]
 Bounds = Mapping[str, Mapping[str, float]]
 
 ANY_NUMBER = {"at_least": -np.inf, "at_most": np.inf, "also": np.nan}
 _SAMPLER = "sampler/"  # before the names of the sampler's fields
 
 
-def saved(memory: Memory) -> State:
+def saved(groups: ArrayGroups) -> State:
     """Return all arrays by their names, without a copy."""
-    names = {name: SAVED.get(type(part), part._fields) for name, part in memory.items()}
-    return {f"{name}/{key}": getattr(memory[name], key) for name in memory for key in names[name]}
+    names = {name: SAVED.get(type(part), part._fields) for name, part in groups.items()}
+    return {f"{name}/{key}": getattr(groups[name], key) for name in groups for key in names[name]}
 
 
-def read(state: Mapping[str, Any], memory: Memory, bounds: Bounds) -> State:
+def read(state: Mapping[str, Any], groups: ArrayGroups, bounds: Bounds) -> State:
     """Return the fields for `restore`, or raise a ``ValueError`` that names one. Nothing changes."""
     return {
         name: Field(own.dtype, own.shape, **bounds.get(name, {})).read(state, name, "resume")
-        for name, own in saved(memory).items()
+        for name, own in saved(groups).items()
     }
 
 
-def restore(memory: Memory, values: State) -> None:
+def restore(groups: ArrayGroups, values: State) -> None:
     """Continue from what `read` returned."""
-    for name, own in saved(memory).items():
+    for name, own in saved(groups).items():
         own[...] = values[name]
 
 

@@ -1,16 +1,17 @@
 """How a step is put together: an estimator of the gradient and an update, joined when the loop is compiled.
 
-Each brings a **state**, a ``NamedTuple`` of arrays and numbers, and a kernel for it. `SAVED` names the arrays that have
-to be saved (see `avare.solvers.checkpoint`).
+Each brings a **state**, a ``NamedTuple`` of arrays and numbers, and a kernel for it.
 
-- ``estimate(state, model, work)`` sets the gradient and the norms of the batch in `Work`. It returns
-  False if a norm is not finite;
-- ``apply(state, work, size, noise, done, at)`` moves the iterate by that gradient. It returns False, and has moved
-  nothing, if the gradient or a norm is not finite.
+- ``estimate(state, model, work)``, declared by `estimate_kernel`, sets the gradient and the norms
+  of the batch in `Work`. It returns False if a norm is not finite;
+- ``apply(state, work, size, noise, done, at)``, declared by `update_kernel`, moves the iterate by that gradient. The
+  step has number ``at``, and its noise is row ``done``. It returns False, and has moved nothing, if the gradient
+  or a norm is not finite.
 
 Numba chooses the version by the type of the state, as for samplers (`avare.samplers.kernels`) and losses.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,21 @@ SAVED: dict[type, tuple[str, ...]] = {}
 
 ESTIMATE, APPLY = ByType("estimate"), ByType("apply")
 estimate, apply = ESTIMATE.function, APPLY.function
+
+
+def estimate_kernel(state: type, *, saved: tuple[str, ...]) -> Callable[[Callable[..., Any]], Any]:
+    """Declare a kernel that estimates the gradient with a type of state, and the arrays of it that a run saves."""
+    return _declare(ESTIMATE, state, saved)
+
+
+def update_kernel(state: type, *, saved: tuple[str, ...]) -> Callable[[Callable[..., Any]], Any]:
+    """Declare a kernel that moves the iterate with a type of state, and the arrays of it that a run saves."""
+    return _declare(APPLY, state, saved)
+
+
+def _declare(kernels: ByType, state: type, saved: tuple[str, ...]) -> Callable[[Callable[..., Any]], Any]:
+    SAVED[state] = saved
+    return lambda function: kernels.version(state)(lean(function))
 
 
 class Work(NamedTuple):
@@ -47,7 +63,7 @@ class Work(NamedTuple):
     """What products with rows overwrite; None if the problem is not linear."""
 
 
-class Record(NamedTuple):
+class IterateRecord(NamedTuple):
     """What is kept of the iterates: their average, and draws."""
 
     mean: Vector
@@ -64,20 +80,20 @@ class Record(NamedTuple):
     """One of every `thin` iterates is kept."""
 
 
-SAVED[Record] = ("mean",)
+SAVED[IterateRecord] = ("mean",)
 
 
 def record_of(
     dim: int, steps: int = 0, average_from: int = NEVER, average_power: float = 0.0, burn_in: int = NEVER, thin: int = 1
-) -> Record:
+) -> IterateRecord:
     """Return a record for some steps; by default it keeps nothing."""
     kept, mean = max(0, steps - burn_in) // thin, np.zeros(dim if average_from < NEVER else 0)
-    return Record(mean, average_from, average_power, np.empty((kept, dim)), burn_in, thin)
+    return IterateRecord(mean, average_from, average_power, np.empty((kept, dim)), burn_in, thin)
 
 
 @lean
-def keep(record, x, at):
-    """Add the iterate after step `at` to the average and the draws, if it is due."""
+def record_iterate(record, x, at):
+    """Add the iterate after step `at` to the average and the draws, if one of them takes it."""
     if at > record.average_from:
         part = (record.average_power + 1.0) / (at - record.average_from + record.average_power)
         for j in range(len(x)):
@@ -107,7 +123,7 @@ def add_penalty(work, size):
 
 @lean
 def move_by_gradient(work):
-    """Move the iterate by what is in the place of the gradient; return False, and move nothing, if it overflows."""
+    """Move the iterate by what replaced the gradient; return False, and move nothing, if it overflows."""
     for j in range(len(work.x)):
         work.gradient[j] += work.x[j]
     if not np.isfinite(magnitude(work.gradient)):

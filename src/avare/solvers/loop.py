@@ -9,8 +9,8 @@ A run has three layers, and each exists once:
   samplers with kernels, and one in Python for all others; both give the same iterates.
 - **The loop** (here): chunks of steps, and between them evaluations, callbacks, progress, convergence and Ctrl-C.
 
-A solver is a choice: `sgd` is plain + descent; `saga` is table + proximal; `sgld` is plain, anchor or table + langevin;
-`sghmc` the same + hamiltonian.
+A solver is a choice of an estimator and an update: `sgd` is plain and descent, `saga` is table and proximal. `sgld` and
+`sghmc` move by their dynamics, with either estimator.
 """
 
 import math
@@ -28,9 +28,7 @@ import numpy as np
 
 from avare import _validation as validation
 from avare._progress import Line
-from avare.problems import Problem
 from avare.problems.base import Vector
-from avare.samplers import Sampler
 from avare.samplers.stateful import read_state, replace_state
 from avare.solvers.checkpoint import ANY_NUMBER, Checkpoint, read, restore, run_checksum, saved, split
 from avare.solvers.kernels import NEVER
@@ -39,9 +37,12 @@ from avare.solvers.steps import Steps
 from avare.solvers.trace import COLUMNS, TYPE, Row, Trace, evaluation_steps
 from avare.state import Field, State, generator_to_text, refuse_unless, require_checksum, require_same
 
-_CHUNK_SECONDS = 0.05  # the length of a chunk: after it, check for Ctrl-C
-_FIRST_CHUNK, _LARGEST_CHUNK = 16, 1 << 16  # in steps; the first is of one step if they are not compiled
-_MOST_NOISE = 1 << 20  # how many numbers to draw for a chunk at most
+_CHUNK_SECONDS = 0.05
+"""Length of a chunk, after which the loop looks for Ctrl-C: shorter than a person notices."""
+_FIRST_CHUNK, _LARGEST_CHUNK = 16, 1 << 16
+"""Steps of the first chunk, if they are compiled, and of any: chunks at most double. Guesses."""
+_MOST_NOISE = 1 << 20
+"""Normal numbers for a chunk at most: 8 MB."""
 
 
 class DivergenceWarning(RuntimeWarning):
@@ -108,8 +109,8 @@ class Progress:
 Callback: TypeAlias = Callable[[Progress], bool | None]
 
 
-class Watch(NamedTuple):
-    """How a run is watched: arguments that all solvers have."""
+class Monitoring(NamedTuple):
+    """How to watch a run: arguments that all solvers have."""
 
     evaluate: Any
     progress: bool
@@ -121,7 +122,7 @@ class Loop:
     """One run or chain: how far it is, and how to advance it."""
 
     method: Steps
-    watch: Watch
+    monitoring: Monitoring
     sizes: Sizes
     """The step sizes."""
     steps: int
@@ -132,8 +133,8 @@ class Loop:
     """Its number among several."""
 
     def __post_init__(self) -> None:
-        validation.boolean("progress", self.watch.progress)
-        self._evaluations = evaluation_steps(self.watch.evaluate, self.steps, self.method.epoch_steps)
+        validation.boolean("progress", self.monitoring.progress)
+        self._evaluations = evaluation_steps(self.monitoring.evaluate, self.steps, self.method.epoch_steps)
         self.step, self.seconds, self.rows = 0, 0.0, list[Row]()
         self.status, self.message = "finished", ""
         self._most = _LARGEST_CHUNK if self.noise is None else max(1, _MOST_NOISE // self.method.problem.dim)
@@ -162,7 +163,7 @@ class Loop:
 
     def step_size(self, step: int) -> float:
         """Return the size of a step; if sizes adapt, what it would be if it were the next one."""
-        return float(self.sizes(max(step, 1), 1)[0]) * self.method.pace()
+        return float(self.sizes(max(step, 1), 1)[0]) * self.method.step_size_factor()
 
     @property
     def _place(self) -> str:
@@ -242,7 +243,7 @@ class Loop:
         self.rows.append(Row(*now, objective, above, cost, least, error, regret, gain))
         if math.isinf(objective) or not math.isfinite(total):  # the objective is NaN if the problem has none
             self._diverge(self.step, "the objective" if math.isinf(objective) else "the sum of norms")
-        elif self.watch.callback is not None and self.watch.callback(Progress(self)):
+        elif self.monitoring.callback is not None and self.monitoring.callback(Progress(self)):
             self.status, self.message = "stopped", f"stopped by the callback after {self._place}"
         return self.status not in ("finished", "converged")
 
@@ -262,7 +263,7 @@ class Loop:
             "x": method.x,
             "draws": self.draws(self.step),
             "rows": np.array(self.rows, dtype=np.float64).reshape(len(self.rows), len(COLUMNS)),
-            **saved(method.memory()),
+            **saved(method.array_groups()),
         }
         if self.noise is not None:
             own["noise"] = generator_to_text(self.noise)
@@ -287,7 +288,7 @@ class Loop:
         steps = values["rows"][:, 0]
         are_steps = (steps >= 0) & (steps <= step) & (steps == np.floor(steps))
         refuse_unless(are_steps, steps, "resume['rows'][:, 0]", f"must be a step up to {step}")
-        values |= read(own, method.memory(), {"update/reach": {"at_least": 0.0}})
+        values |= read(own, method.array_groups(), {"update/reach": {"at_least": 0.0}})
         require_checksum(state, run_checksum(state), "resume")
         read_sampler = read_state(method.sampler, of_sampler)
         Field(int, at_least=step, at_most=NEVER).read(state, "sampler/steps", "resume")  # each step draws a batch
@@ -300,12 +301,12 @@ class Loop:
         self.step, self.seconds, self.noise = values["step"], values["seconds"], values.get("noise")
         method.x[:] = values["x"]
         self.draws(self.step)[:] = values["draws"]
-        restore(method.memory(), values)
+        restore(method.array_groups(), values)
         self.rows = [Row(int(each[0]), *each[1:]) for each in values["rows"].tolist()]
 
 
 @contextmanager
-def interruptible() -> Iterator[threading.Event]:
+def noted_interrupt() -> Iterator[threading.Event]:
     """Yield an event that the first Ctrl-C sets; a second one raises ``KeyboardInterrupt`` as usual.
 
     Signals reach the main thread only. In other threads, or if another handler is installed, nothing changes.
@@ -332,7 +333,7 @@ def run_loops(loops: Sequence[Loop]) -> None:
     """Run all loops, each in its own thread if there are several; Ctrl-C ends them after the current steps."""
     title = f"{loops[0].method.name} with {type(loops[0].method.sampler).__name__}"
     title += f", {len(loops)} chains" if len(loops) > 1 else ""
-    with interruptible() as interrupt, Line(title, shown=loops[0].watch.progress) as line:
+    with noted_interrupt() as interrupt, Line(title, shown=loops[0].monitoring.progress) as line:
         if len(loops) == 1:
             loops[0].run(interrupt, line)
             return
@@ -343,24 +344,3 @@ def run_loops(loops: Sequence[Loop]) -> None:
 def part_of(state: Mapping[str, Any], chain: int) -> State:
     """Return the part of a state that belongs to a chain."""
     return {key.removeprefix(f"{chain}/"): each for key, each in state.items() if key.startswith(f"{chain}/")}
-
-
-def checked_problem(problem: Any) -> None:
-    """Raise an error unless it is a problem."""
-    if not isinstance(problem, Problem):
-        raise TypeError(f"problem is of type {type(problem).__name__}: must be one of avare.problems")
-
-
-def checked_pair(problem: Any, sampler: Any, **by_name: Any) -> None:
-    """Raise an error unless the arguments are a problem and a sampler of the same size.
-
-    The others are arguments that only the name of a sampler may have.
-    """
-    checked_problem(problem)
-    if not isinstance(sampler, Sampler):
-        raise TypeError(f"sampler is of type {type(sampler).__name__}: must be one of avare.samplers")
-    if not problem.n == sampler.n == sampler.present:
-        raise ValueError(f"sampler has n = {sampler.n}: must match the problem's {problem.n}, with no example retired")
-    for name, value in by_name.items():
-        if value is not None:
-            raise ValueError(f"{name} = {value!r}: the sampler has its own; pass it only with the name of a sampler")

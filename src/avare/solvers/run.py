@@ -11,19 +11,19 @@ import numpy as np
 from avare import _validation as validation
 from avare._optional import require
 from avare.problems.base import Vector
+from avare.solvers.convergence import ConvergenceReport, ConvergenceWarning
 from avare.solvers.loop import DivergenceWarning, Loop, run_loops
 from avare.solvers.trace import Trace
-from avare.solvers.verdict import ConvergenceWarning, Verdict
 from avare.state import State, require_mapping
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-class Interrupted(KeyboardInterrupt):
+class SolverInterrupted(KeyboardInterrupt):
     """Ctrl-C has ended a solver after its current steps; the result so far is `run`.
 
     >>> try:
-    ...     raise Interrupted("interrupted after step 3 of 9", run=None)
+    ...     raise SolverInterrupted("interrupted after step 3 of 9", run=None)
     ... except KeyboardInterrupt as error:
     ...     print(error, error.run)
     interrupted after step 3 of 9 None
@@ -106,13 +106,13 @@ def run_of(loop: Loop, step_size: Any, resume: Any) -> Run:
 
 
 def ended(result: Any, loops: Sequence[Loop]) -> None:
-    """Warn of loops that diverged, and raise `Interrupted` with the result if Ctrl-C ended one."""
+    """Warn of loops that diverged, and raise `SolverInterrupted` with the result if Ctrl-C ended one."""
     for loop in loops:
         if loop.status == "diverged":
             place = f"chain {loop.chain} " if len(loops) > 1 else ""
             warnings.warn(place + loop.message, DivergenceWarning, stacklevel=4)
     if result.status == "interrupted":
-        raise Interrupted(result.message, result)
+        raise SolverInterrupted(result.message, result)
 
 
 class Chain:
@@ -158,7 +158,7 @@ class Chain:
         self._checkpoints = [loop.checkpoint() for loop in loops]
         self.warnings: list[str] = [loop.message for loop in loops if loop.status == "diverged"]
         """What is wrong with the draws, and what to do; empty if nothing was found."""
-        self.noise: Verdict | None = None
+        self.noise: ConvergenceReport | None = None
         """What was checked at the end of the call: R-hat, effective draws, and how wrong means and standard deviations
         are; None if there are no draws, or after Ctrl-C. ``print(chain.noise)`` says it in words."""
 

@@ -1,35 +1,31 @@
 """SAGA with any sampler: control variates and importance sampling together, for linear models.
 
-Next to the solver, this is what it needs of a model: a sampler by name, the scale of the columns, a step size, and
-when to stop.
+SAGA is by Defazio, Bach and Lacoste-Julien (NIPS 2014); see `avare.solvers.estimators.table` for its table. Its steps
+are proximal: each coefficient moves by its own step size alpha D_j, is soft-thresholded at alpha D_j l1 and divided by
+1 + alpha D_j l2. If columns are centred implicitly, the steps are those for X - mean, and the intercept, last, follows.
 """
 
-import inspect
 import math
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from avare import _validation as validation
+from avare._compilation import product
 from avare._randomness import Seed
-from avare.problems import Linear, Problem
+from avare.problems import Linear
 from avare.problems.base import Vector
-from avare.samplers import Sampler, build, get, names
+from avare.samplers import Sampler
+from avare.solvers.arguments import DEFAULT, resolve_sampler
 from avare.solvers.estimators.table import TableEstimator
-from avare.solvers.loop import Callback, Loop, Watch, checked_pair, checked_problem
+from avare.solvers.kernels import update_kernel
+from avare.solvers.loop import Callback, Loop, Monitoring
+from avare.solvers.preconditioner import Preconditioner, automatic_step_size, diagonal_preconditioner, sampler_options
 from avare.solvers.run import Run, run_of
 from avare.solvers.step_sizes import sizes_of
 from avare.solvers.steps import Steps
-from avare.solvers.updates.proximal import proximal
-
-DEFAULT = "Calibrated"
-"""The sampler of `saga` by default."""
-_BATCH = 32
-_ROWS, _ROUNDS = 1024, 10  # of the power method: a rough estimate is enough
-_SHARE = 0.2  # of the batch over the total smoothness, and ...
-_LARGEST = 0.1  # ... of one over the smoothness of the sum: good on several problems, with and without weights
 
 
 def saga(
@@ -103,7 +99,7 @@ def saga(
 
     Raises
     ------
-    Interrupted
+    SolverInterrupted
         After Ctrl-C: a ``KeyboardInterrupt`` whose attribute ``run`` is the result so far.
 
     Examples
@@ -125,92 +121,14 @@ def saga(
         step_size = validation.number("step_size", step_size, above=0.0)
     elif step_size != "auto":
         raise ValueError(f'step_size = {step_size!r}: must be a number or "auto"')
-    preconditioner = preconditioner_of(problem)
-    sampler = sampler_of(problem, sampler, batch_size, seed, **first_norms(problem, preconditioner))
+    preconditioner = diagonal_preconditioner(problem)
+    sampler = resolve_sampler(problem, sampler, batch_size, seed, **sampler_options(problem, preconditioner))
     x = np.zeros(problem.dim) if start is None else problem.vector("start", start).copy()
-    size = step_size_of(problem, preconditioner, sampler.batch_size) if isinstance(step_size, str) else step_size
+    size = automatic_step_size(problem, preconditioner, sampler.batch_size) if isinstance(step_size, str) else step_size
     estimator = TableEstimator(problem, x, sampler.batch_size, lengths=preconditioner.lengths)
     steps = SagaSteps(sampler, estimator, preconditioner, size, tol)
-    watch = Watch(evaluate, progress, callback)
-    return run_of(Loop(steps, watch, sizes_of(size), epochs * steps.epoch_steps), size, resume)
-
-
-def batch_size_of(n: int) -> int:
-    """Choose a batch size: 32, but at most a hundredth of the examples."""
-    return min(_BATCH, math.ceil(n / 100))
-
-
-def sampler_of(problem: Problem, sampler: Sampler | str, batch_size: int | None, seed: Seed, **options: Any) -> Sampler:
-    """Return the given sampler; or build one by its name, with those of the options that it takes."""
-    if not isinstance(sampler, str):
-        checked_pair(problem, sampler, batch_size=batch_size, seed=seed)
-        return sampler
-    checked_problem(problem)
-    parameters = inspect.signature(get(validation.choice("sampler", sampler, names()))).parameters
-    known = {key: value for key, value in options.items() if key in parameters}
-    size = batch_size_of(problem.n) if batch_size is None else batch_size
-    return build(sampler, problem, size, lasting_floor=True, seed=seed, **known)
-
-
-class Preconditioner(NamedTuple):
-    """How steps scale with the columns of X, so that data need not be scaled."""
-
-    inverse: Vector
-    """D_j of each column, one over the curvature of f along it."""
-    shift: Vector
-    """The mean of each column, if columns are centred; otherwise 0."""
-    lengths: NDArray[np.float32]
-    """The length of each row in the preconditioner, sqrt(sum_j D_j a_ij^2)."""
-
-
-def bends_of(problem: Linear) -> Vector:
-    """Return the largest curvature of each example, times its weight."""
-    weights = problem.model.sample_weight
-    return problem.curvature * (weights if len(weights) else np.ones(problem.n))
-
-
-def _rows_of(problem: Linear) -> Any:
-    """Return the rows; dense columns are centred if there is a free bias."""
-    return problem.rows(centred=problem.model.matrix.sparse is None)
-
-
-def preconditioner_of(problem: Linear) -> Preconditioner:
-    """Measure the columns of X. O(size of X)."""
-    rows = _rows_of(problem)
-    curvature = rows.squares(bends_of(problem)) + problem.penalty.l2[: problem.width]
-    inverse = np.divide(1.0, curvature, out=np.zeros_like(curvature), where=curvature > 0.0)
-    shift = np.zeros(problem.width) if rows.means is None else np.append(rows.means + rows.shift, 0.0)
-    return Preconditioner(inverse, shift, np.sqrt(rows.lengths(inverse)).astype(np.float32))
-
-
-def step_size_of(problem: Linear, preconditioner: Preconditioner, batch_size: int, rows: Any = None) -> float:
-    """Choose a step size, 1 / (5 S / m + 10 L).
-
-    S is the sum of the smoothness constants and L the constant of the sum, both in the preconditioner. The power method
-    on some rows estimates L; they can be centred by other means than their own.
-    """
-    bends = bends_of(problem)
-    constants = bends * preconditioner.lengths.astype(np.float64) ** 2
-    total = float(constants.sum())
-    if total == 0.0:
-        return 1.0
-    generator = np.random.default_rng(0)
-    chosen = generator.choice(problem.n, min(_ROWS, 4 * problem.n), p=constants / total)
-    weights = bends[chosen] * total / (len(chosen) * constants[chosen])
-    rows, root = (rows or _rows_of(problem)).subset(chosen), np.sqrt(preconditioner.inverse)
-    direction, largest = generator.standard_normal((1, problem.width)), 0.0
-    for _ in range(_ROUNDS):
-        direction /= max(float(np.linalg.norm(direction)), 1e-300)
-        direction = root * rows.sums(weights[:, None] * rows.outputs(root * direction))
-        largest = float(np.linalg.norm(direction))
-    return 1.0 / (total / (_SHARE * batch_size) + largest / _LARGEST)
-
-
-def first_norms(problem: Linear, preconditioner: Preconditioner) -> dict[str, Vector]:
-    """Return norms for the first step, and the smoothness of each example: both in the preconditioner."""
-    lengths, weights = preconditioner.lengths.astype(np.float64), problem.model.sample_weight
-    norms = lengths * weights if len(weights) else lengths
-    return {"initial_norms": norms, "smoothness": problem.curvature * norms * lengths}
+    monitoring = Monitoring(evaluate, progress, callback)
+    return run_of(Loop(steps, monitoring, sizes_of(size), epochs * steps.epoch_steps), size, resume)
 
 
 class SagaSteps(Steps):
@@ -240,3 +158,47 @@ class SagaSteps(Steps):
         if gap > self._goal:
             return None
         return f"converged after step {step}: the objective is at most {gap:.3g} above the minimum"
+
+
+class Proximal(NamedTuple):
+    """One number per column: what a step of the present size does."""
+
+    size: Vector
+    """alpha D_j."""
+    threshold: Vector
+    """alpha D_j l1."""
+    shrink: Vector
+    """1 / (1 + alpha D_j l2)."""
+    shift: Vector
+    """The mean of each column, if columns are centred; otherwise 0."""
+    step_size: float
+
+
+def proximal(problem: Linear, preconditioner: Preconditioner, step_size: float) -> Proximal:
+    """Return the state for steps of one size."""
+    sizes, width = step_size * preconditioner.inverse, problem.width
+    threshold, shrink = sizes * problem.penalty.l1[:width], 1.0 / (1.0 + sizes * problem.penalty.l2[:width])
+    return Proximal(sizes, threshold, shrink, preconditioner.shift, step_size)
+
+
+@update_kernel(Proximal, saved=())
+def _apply(rates, work, size, noise, done, at):
+    x, gradient = work.coefficients, work.gradient
+    width = x.shape[1]
+    for k in range(len(x)):
+        along = gradient[k * width : (k + 1) * width]
+        moved = _move(x[k], along, rates.shift, along[width - 1], rates.size, rates.threshold, rates.shrink)
+        x[k, width - 1] -= moved
+    return True
+
+
+@product
+def _move(x, gradient, shift, along, size, threshold, shrink):
+    """Move as if the columns were centred; return what the move adds to each output."""
+    moved = 0.0
+    for j in range(len(x)):
+        there = x[j] - size[j] * (gradient[j] - shift[j] * along)
+        there = (there - min(max(there, -threshold[j]), threshold[j])) * shrink[j]
+        moved += shift[j] * (there - x[j])
+        x[j] = there
+    return moved

@@ -1,35 +1,34 @@
-"""Stochastic gradient descent with any sampler."""
+"""Stochastic gradient descent with any sampler: with given step sizes, or with those of `avare.solvers.step_sizes`."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from avare import _validation as validation
+from avare._compilation import inlined, product
 from avare._randomness import Seed
 from avare.problems import Linear, Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
 from avare.schedules import Auto, Schedule
+from avare.solvers.arguments import resolve_sampler
 from avare.solvers.estimators.plain import PlainEstimator
-from avare.solvers.kernels import NEVER, record_of
-from avare.solvers.loop import Callback, Loop, Watch
+from avare.solvers.kernels import NEVER, magnitude, record_of, update_kernel
+from avare.solvers.loop import Callback, Loop, Monitoring
 from avare.solvers.run import Run, run_of
-from avare.solvers.saga import bends_of, sampler_of
+from avare.solvers.scaling import warn_of_scales
 from avare.solvers.step_sizes import StepSize, falling, first_move, request_of, sizes_of
 from avare.solvers.steps import Steps
-from avare.solvers.updates.descent import descent
-from avare.solvers.verdict import ConvergenceWarning
 
-_RECENT = 3.0  # the power with which the weights of "recent" grow
-_LITTLE = 0.1  # of the way of a coefficient, and of what a run has gained
-_ROWS, _ENOUGH = 512, 1.0  # of a sample that shows curvatures, and the way of a coefficient that needs no closer look
-_PILOT = 10  # if sizes fall by a given power, they are found during a tenth of the steps
+_RECENT = 3.0
+"""Weights of "recent" grow as this power of the step, as documented: half of the weight is on the last 16 %."""
+_PILOT = 10
+"""If sizes fall by a given power, a tenth of the steps finds them, as documented: a guess."""
 
 
 def sgd(
@@ -63,7 +62,7 @@ def sgd(
         name its probabilities have a lasting floor, for any step sizes: see `avare.samplers.build`.
     step_size : "auto", float, schedule or callable, default="auto"
         "auto" finds step sizes that fit the problem and the sampler while it runs, from the distance to the start
-        and the gradients so far. No step is spent on trials; each costs two sums over the coefficients more.
+        and the gradients so far. No step is spent on trials; each step costs two extra passes over the coefficients.
         ``schedules.auto(power)`` sets how fast step sizes fall. Or a number, one of `avare.schedules`, or a function
         of the step t = 1, 2, ...
         It multiplies the **sum** of gradients.
@@ -101,7 +100,7 @@ def sgd(
 
     Raises
     ------
-    Interrupted
+    SolverInterrupted
         After Ctrl-C: a ``KeyboardInterrupt`` whose attribute ``run`` is the result so far.
 
     Examples
@@ -118,10 +117,10 @@ def sgd(
     >>> bool(run.trace.objective[-1] < 1e-3 * run.trace.objective[0])
     True
     """
-    sampler = sampler_of(problem, sampler, batch_size, seed)
+    sampler = resolve_sampler(problem, sampler, batch_size, seed)
     if problem.l1 > 0.0:
         raise ValueError(f"problem has l1 = {problem.l1}: use avare.saga, which takes a proximal step")
-    watch, epoch = Watch(evaluate, progress, callback), max(1, problem.n // sampler.batch_size)
+    monitoring, epoch = Monitoring(evaluate, progress, callback), max(1, problem.n // sampler.batch_size)
     if epochs is not None and steps is not None:
         raise ValueError(f"epochs = {epochs} and steps = {steps}: pass only one of them")
     if steps is None:
@@ -130,8 +129,8 @@ def sgd(
     wanted = request_of(step_size)
     if averaging is None:
         averaging = "none" if wanted is None else "recent"
-    ways = {"none": (NEVER, 0.0), "polyak": (0, 0.0), "suffix": (steps // 2, 0.0), "recent": (0, _RECENT)}
-    average_from, power = ways[validation.choice("averaging", averaging, ways)]
+    kinds = {"none": (NEVER, 0.0), "polyak": (0, 0.0), "suffix": (steps // 2, 0.0), "recent": (0, _RECENT)}
+    average_from, power = kinds[validation.choice("averaging", averaging, kinds)]
     x = np.zeros(problem.dim) if start is None else problem.vector("start", start).copy()
     update, sizes = descent(x), step_size
     if wanted is not None:
@@ -141,48 +140,82 @@ def sgd(
             sizes = Schedule(falling, (found_until, wanted.power))
         update = descent(x, first_move(problem, x, sampler.batch_size), found_until)
     record = record_of(problem.dim, average_from=average_from, average_power=power)
-    loop = Loop(Steps("sgd", sampler, PlainEstimator(problem, x), update, record), watch, sizes_of(sizes), steps)
-    first = x.copy()
+    first, method = x.copy(), SgdSteps("sgd", sampler, PlainEstimator(problem, x), update, record)
+    loop = Loop(method, monitoring, sizes_of(sizes), steps)
     run = run_of(loop, step_size if wanted is None else None, resume)
     if run.status == "finished" and run.steps and isinstance(problem, Linear):
-        _warn_of_scales(problem, first, run)
+        warn_of_scales(problem, first, run)
     return run
 
 
-def _warn_of_scales(problem: Linear, start: Vector, run: Run) -> None:
-    """Warn of a coefficient that cannot have come a tenth of its way, if that costs a tenth of what the run has gained.
+class SgdState(NamedTuple):
+    """The state of gradient descent; both arrays are empty if sizes are given."""
 
-    Step sizes are stable up to 2 over the curvature of f, which is at least that along any column. So t steps bring a
-    coefficient at most 2 t times its own curvature over the largest one closer, relative to its way. A change of this
-    coefficient alone lowers f by the square of its gradient over twice its curvature, at least.
-
-    With steps of one size, a coefficient comes t times this size times its curvature closer. If that is clearly enough
-    for each by the curvature of some rows, no pass over the data is needed. There are two samples, of which the smaller
-    curvature counts: a row of a rare column, or a long one, does not seem to be common.
-    """
-    size, least = run.step_size if isinstance(run.step_size, float) else 0.0, math.inf
-    for first in (0, max(problem.n // _ROWS // 2, 1)):
-        some = np.arange(first % problem.n, problem.n, max(problem.n // _ROWS, 1))
-        weights = problem.model.sample_weight[some] if len(problem.model.sample_weight) else np.ones(len(some))
-        least = min(least, float(_curvatures(problem.subset(some, weights * (problem.n / len(some)))).min()))
-    if run.steps * size * least > _ENOUGH:
-        return
-    curvature = _curvatures(problem)
-    slow = (curvature > 0.0) & (2.0 * run.steps * curvature < _LITTLE * curvature.max())
-    if not slow.any():
-        return
-    left = np.divide(problem.gradient(run.x) ** 2, 2.0 * curvature, out=np.zeros(problem.dim), where=slow)
-    gained, worst = problem.objective(start) - problem.objective(run.x), int(left.argmax())
-    if left[worst] > _LITTLE * gained:
-        ratio = math.sqrt(curvature.max() / curvature[worst])
-        message = (
-            f"{problem.names[worst]} has hardly moved in {run.steps} steps, because its column is {ratio:,.0f} times "
-            f"smaller than the largest. It alone could lower the objective by {left[worst]:.3g}, where the run has "
-            f"gained {gained:.3g}: scale the columns of X, or use avare.saga or problem.minimize()"
-        )
-        warnings.warn(message, ConvergenceWarning, stacklevel=3)
+    origin: Vector
+    """The first iterate."""
+    reach: Vector
+    """The largest distance from the origin, and the sum of the squared norms of all gradients."""
+    adapt_until: int
+    """Until this step, sizes follow the path."""
 
 
-def _curvatures(problem: Linear) -> Vector:
-    """Return the largest curvature of f along each coefficient. One pass over the data."""
-    return np.tile(problem.rows(centred=False).squares(bends_of(problem)), problem.outputs) + problem.penalty.l2
+def descent(x: Vector, first_move: float = 0.0, adapt_until: int = 0) -> SgdState:
+    """Return the state for steps from x, with sizes that adapt until some step, by default never."""
+    if adapt_until == 0:
+        return SgdState(np.empty(0), np.empty(0), 0)
+    return SgdState(x.copy(), np.array([first_move, 0.0]), adapt_until)
+
+
+class SgdSteps(Steps):
+    """The steps of one run of SGD."""
+
+    update: SgdState
+
+    def step_size_factor(self) -> float:
+        """Return what multiplies the given step sizes."""
+        return _dog_size(self.update.reach) if len(self.update.reach) else 1.0
+
+
+def _dog_size(reach: Vector) -> float:
+    """Return the distance over the root of the sum of squares: the size of the next step; NaN if it overflows."""
+    if reach[1] == np.inf:
+        return np.nan
+    return reach[0] / math.sqrt(reach[1]) if reach[1] > 0.0 else 0.0
+
+
+_dog_size_in_kernels = inlined(_dog_size)
+
+
+@update_kernel(SgdState, saved=("origin", "reach"))
+def _apply(descent, work, size, noise, done, at):
+    x, gradient, reach = work.x, work.gradient, descent.reach
+    if len(reach) > 0:
+        if at <= descent.adapt_until:
+            reach[1] += _square(gradient, work.l2, x)
+        size *= _dog_size_in_kernels(reach)
+    for j in range(len(x)):
+        gradient[j] = size * (gradient[j] + work.l2[j] * x[j])
+    if not np.isfinite(magnitude(gradient) + magnitude(work.norms)):
+        return False
+    for j in range(len(x)):
+        x[j] -= gradient[j]
+    if at <= descent.adapt_until:
+        reach[0] = max(reach[0], _distance(x, descent.origin))
+    return True
+
+
+@product
+def _square(gradient, l2, x):
+    """Return the squared norm of the gradient, the l2 term included."""
+    total = 0.0
+    for j in range(len(x)):
+        total += (gradient[j] + l2[j] * x[j]) ** 2
+    return total
+
+
+@product
+def _distance(x, origin):
+    total = 0.0
+    for j in range(len(x)):
+        total += (x[j] - origin[j]) ** 2
+    return math.sqrt(total)

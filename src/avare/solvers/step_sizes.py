@@ -5,12 +5,12 @@ minimum. The steps themselves show all three (Ivgi, Hinder & Carmon, "DoG is SGD
 
     size_t = r_t / sqrt(|g_1|^2 + ... + |g_t|^2),    r_t = the largest distance from the start so far, at least r_0.
 
-For example, from x = 0 with gradients of norm 10 that all point to a minimum at distance 3: r grows from r_0 by a part
-1 / sqrt(t) at step t, and is 3 after a few dozen steps, whatever r_0 was. With noise of that norm the size then falls
-as 3 / (10 sqrt(t)), as it should for averaged iterates. Without noise the gradients vanish, their sum ends, and the
-size stays. If steps are too long, gradients and their sum grow, and the size falls; no step is longer than r_t. So
-nothing has to be tried first: each sampler gets its own sizes, at the price of two sums over the coefficients per step.
-The update that follows the path is `avare.solvers.updates.descent`.
+For example, start at x = 0 with gradients of norm 10 that all point to a minimum at distance 3. Then r grows from r_0
+by a fraction 1 / sqrt(t) at step t, and is 3 after a few dozen steps, whatever r_0 was. With noise of norm 10 the size
+then falls as 3 / (10 sqrt(t)), as it should for averaged iterates. Without noise the gradients vanish, their sum
+converges, and the size stays. If steps are too long, gradients and their sum grow, and the size falls; no step is
+longer than r_t. So no trial steps are needed, and each sampler gets its own sizes. Each step costs two extra passes
+over the coefficients. The update that uses these sizes is `avare.solvers.sgd`.
 """
 
 import math
@@ -27,8 +27,12 @@ from avare.schedules import Auto, Schedule, auto, constant
 StepSize: TypeAlias = Schedule | float | Callable[[int], float]
 Sizes: TypeAlias = Callable[[int, int], Vector]
 """A function of (first, count) that returns the sizes of steps."""
-_ROWS = 64  # that show the gradient at the start; more with larger batches
-_CAUTION = 16.0  # times the curvature along the gradient, if the smoothness is not known
+_ROWS = 64
+"""Rows that show the gradient at the start; more with larger batches. A guess: r_0 may be too small, as it grows."""
+_CAUTION = 16.0
+"""The smoothness over the curvature along the gradient, if it is not known: a guess, and a small r_0 is safe."""
+_MOVE = 1e-4
+"""Relative length of the move that shows this curvature: a guess, well above the 1e-8 at which rounding dominates."""
 
 
 def sizes_of(step_size: Any) -> Sizes:
@@ -88,6 +92,6 @@ def first_move(problem: Problem, x: Vector, batch_size: int) -> float:
     if isinstance(problem, Linear):
         smoothness = float(problem.smoothness.sum())
     else:
-        move = 1e-4 * (1.0 + float(np.linalg.norm(x)))
+        move = _MOVE * (1.0 + float(np.linalg.norm(x)))
         smoothness = _CAUTION * float(np.linalg.norm(gradient(x + here * (move / length)) - here)) / move
     return length / smoothness if 0.0 < smoothness < math.inf else 1e-3

@@ -14,10 +14,9 @@ from avare.problems.base import Vector
 from avare.samplers import Sampler
 from avare.samplers.gain import smooth
 from avare.samplers.kernels import can_learn, draw_into, learn_from
-from avare.solvers.checkpoint import Memory
+from avare.solvers.checkpoint import ArrayGroups
 from avare.solvers.estimators.plain import PlainEstimator
-from avare.solvers.kernels import NEVER, Record, Work, apply, estimate, keep, record_of
-from avare.solvers.updates.descent import Descent, pace
+from avare.solvers.kernels import NEVER, IterateRecord, Work, apply, estimate, record_iterate, record_of
 from avare.state import State
 
 
@@ -33,7 +32,7 @@ class Steps:
         Or one derived from it.
     update : NamedTuple
         The state of an update.
-    record : Record, optional
+    record : IterateRecord, optional
         What to keep of the iterates; nothing by default.
     """
 
@@ -41,7 +40,7 @@ class Steps:
     """After how many steps to call `check`, again and again."""
 
     def __init__(
-        self, name: str, sampler: Sampler, estimator: PlainEstimator, update: Any, record: Record | None = None
+        self, name: str, sampler: Sampler, estimator: PlainEstimator, update: Any, record: IterateRecord | None = None
     ) -> None:
         self.problem, self.x, m = estimator.problem, estimator.x, sampler.batch_size
         self.name, self.sampler, self.estimator, self.update = name, sampler, estimator, update
@@ -77,17 +76,16 @@ class Steps:
             sampler.update(batch.indices, work.norms)
             if sampler.follows_path:
                 sampler.move(float(np.linalg.norm(self.x - before)))  # type: ignore[attr-defined]  # these have it
-            keep(self.record, self.x, step + done + 1)
+            record_iterate(self.record, self.x, step + done + 1)
         return len(sizes)
 
     def check(self, step: int) -> str | None:
         """Adapt to what the last steps have shown; return why the iterates have converged, if they have."""
         return None
 
-    def pace(self) -> float:
+    def step_size_factor(self) -> float:
         """Return what multiplies the given step sizes."""
-        adapts = isinstance(self.update, Descent) and len(self.update.reach)
-        return pace(self.update.reach) if adapts else 1.0
+        return 1.0
 
     def settings(self) -> State:
         """Return what must be the same when a state is resumed: all numbers of the record and the update."""
@@ -95,7 +93,7 @@ class Steps:
         fields = {**self.record._asdict(), **self.update._asdict()}
         return {**found, **{key: each for key, each in fields.items() if isinstance(each, int | float)}}
 
-    def memory(self) -> Memory:
+    def array_groups(self) -> ArrayGroups:
         """Return what to save besides the iterate: see `avare.solvers.checkpoint`."""
         moves = self.estimator.control == "saga"  # a table at a mode follows from the mode
         return {"update": self.update, "record": self.record, **({"estimator": self.estimator.state} if moves else {})}
@@ -117,5 +115,5 @@ def advance(sampler, model, estimator, update, record, work, numbers, sizes, noi
             return done
         smooth(moments, n, work.weights, work.probabilities, work.norms)
         learn_from(kernels, work.indices, work.norms)
-        keep(record, work.x, step + done + 1)
+        record_iterate(record, work.x, step + done + 1)
     return len(sizes)

@@ -1,70 +1,248 @@
 """What chains of linear models find out before their first step: where to anchor, in which metric, with which steps.
 
-It starts at the mode, with the metric of the second derivative there. If the posterior is not normal, the mode is not
-its centre, and curvatures differ from place to place. So a few rounds of short chains follow. After each,
+Tuning starts at the mode, with the metric of the Hessian there. If the posterior is not normal, the mode is not its
+centre, and curvatures differ from place to place. So a few rounds of short chains follow. After each,
 
 - the anchor of the control variate moves to the mean of their draws;
 - the metric becomes that in which draws and gradients have the same covariance. For a normal law that is its own
-  covariance, wherever the draws are; otherwise it is between that of the draws and the inverse of the mean curvature.
+  covariance, wherever the draws are; otherwise it is between that of the draws and the inverse of the mean Hessian.
   It stays positive with fewer draws than coordinates;
 - the step size follows from the largest curvature at the draws and from the noise of the gradient, both in the metric.
 
-Short chains are Hamiltonian, also for Langevin steps, because they see more of the posterior in the same time.
+The short chains move by the `probe` of the dynamics.
 
-Posteriors of nearly separable classes have walls: the curvature grows many times within one step, and a step too long
-throws the chain far out. Such places are rare among draws. So the step also is short enough for the curvature that it
-would meet if it climbed from the steepest of the draws, there or on average on its way. If the mode is next to a wall,
-as with a dummy level of one class and a weak prior, short chains start at points that the posterior may have.
-
-In the metric a chain with curvature l and gradient noise of variance c has, for Langevin steps of size a, the variance
-(2 + a c) / (2 - a l) where 1 / l is right. Hamiltonian steps of size h are stable up to h^2 l = 4, exact for a normal
-law, and their noise is subtracted; without that, it would add k^2 h^2 c / (1 - k^2) to the variance of a velocity, with
-k = exp(-friction h).
+Where classes are nearly separable, the curvature grows many times within one step, and a step that is too long throws
+the chain far out. Such places are rare among draws. So the step is also short enough for the curvature that it would
+meet if it climbed from the steepest of the draws, there or on average on its way. With a level of one class and a weak
+prior, the mode itself is next to such a place. So short chains start at points that the posterior may have.
 """
 
-import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from avare.problems import Linear, Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
+from avare.solvers.dynamics import Dynamics
 from avare.solvers.kernels import record_of
-from avare.solvers.updates.metric import Metric, coloured, covariance, inverse_root, whitened
-from avare.solvers.verdict import batch_gradients
+from avare.solvers.metric import Metric, balanced_metric, coloured, covariance, whitened
+from avare.solvers.preconditioner import largest_curvatures
+from avare.solvers.steps import Steps
 
 POINTS = 16
-"""Draws at which curvatures, norms and noise are measured."""
-_ROUNDS, _CHAINS, _STEPS = 6, 4, 500  # of short chains
-_KEPT = 16, 250  # draws of each of them, for the metric, at least and at most: exact gradients at all of them need ...
-_ROWS = 4_000_000  # ... no more than this many rows
-_BATCHES = 16  # to measure noise at each point
-_WORK = 1e9  # products for second derivatives at draws
-_WIDER = 1.05**2 - 1.0  # of the variances of Langevin chains, at most
-_ADDED, _SUBTRACTED = 0.1, 0.4  # of the variance of a velocity, by noise: at most, and if it is subtracted
-_STABLE = 0.7  # the step size of Hamiltonian steps, times the root of the largest curvature
-_NOISY = 1.0  # the largest variance of a gradient in the metric: above, batches grow, ...
-_MANY, _MOST = 4096, 1024  # ... up to all of this many examples, otherwise up to this size
-_FAST = 3.0  # standard deviations of a velocity, with which a step climbs
-_WALL = 0.25  # of the largest stable step, at the top of such a climb
-_NEARER = 20  # times that a point comes nearer to the mode, at most
-_NORMAL = 1.3  # the largest curvature up to which a posterior counts as normal
-_PRIOR = 20.0  # draws that the last metric is worth
-_LEAST_VALUE = 1e-20  # of the covariance of draws times that of gradients, relative to the largest
-_LEAST_BEND = 0.05  # of the largest curvature of an example: outputs may move to where it is larger
-_SEED = 20
+"""Draws at which curvatures, norms and noise are measured: a guess."""
+_ROUNDS, _CHAINS, _STEPS = 6, 4, 500
+"""Rounds at most, and the short chains of each and their steps. 500 steps of 0.7 are 56 periods of a coordinate."""
+_KEPT = 16, 250
+"""Draws of a short chain that set the metric, at least and at most. With 250 it is every step of the second half."""
+_ROWS = 4_000_000
+"""Rows of all exact gradients of a round, which bound its cost: a guess.
+
+Up to 4,000 examples all draws above count. For more, draws are thinned by a whole number, mostly by too little: then
+the metric stays that of the mode, as it always does from 62,500 examples on.
+"""
+_BATCHES = 16
+"""Batches that measure the noise at each point: 256 in all, so that a variance has a relative error of 9 %."""
+_WORK = 1e9
+"""Products for Hessians at draws, n d^2 each: a bound on the cost, and a guess."""
+_NOISY = 1.0
+"""Variance of a gradient in the metric, above which batches grow: the steps of `sgld` would have to shrink with it."""
+_MANY, _MOST = 4096, 1024
+"""Batches grow up to all examples if there are at most 4096, otherwise up to 1024: guesses."""
+_SPEED = 3.0
+"""Standard deviations of the velocity or noise of a step that must be safe: 1 step in 740 climbs faster."""
+_SAFE = 0.25
+"""Such a step, as a fraction of the largest stable one at its end: a guess."""
+_SHORTER = 0.8
+"""By this factor a step is shortened until it is safe: it is at most 20 % too short."""
+_NEARER, _PULL = 20, 0.7
+"""How often a point is moved towards the mode at most, and by which factor: together by 10^-3."""
+_NORMAL = 1.3
+"""The largest curvature in the metric up to which a posterior counts as normal, with curvature 1: a guess."""
+_LEAST_CHANGE = 0.05
+"""Change of a loss derivative per unit of the linear predictor, at least, over its largest: a guess.
+
+Where a loss is flat at all points, as Huber's for outliers, its examples would otherwise never be drawn.
+"""
+_SEED = 20  # any number: the same problem gets the same chains
 
 
-class Tuning(NamedTuple):
-    """Where the chains will be."""
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """What chains start with."""
 
     anchor: Vector
     """The mode, or the mean of the last short chains."""
     points: Vector
-    """Some draws, or points like them; may be empty."""
+    """Some draws, or points like them, one per row; may be empty."""
+    batch_size: int
+    """The size of batches if none is given."""
+    metric: Metric
+    starts: Vector
+    """First iterates: one per row, or only one."""
+    step_size: Any
+
+    def arrays(self) -> "TunedArrays":
+        """Return what a state contains; the chains save their metrics."""
+        return TunedArrays(self.anchor, self.points, np.array([self.batch_size]))
+
+
+class TunedArrays(NamedTuple):
+    """The arrays of `Tuned` that a state contains."""
+
+    anchor: Vector
+    points: Vector
     rows: Vector
-    """The size of batches if none is given, one number."""
+    """The batch size, one number."""
+
+
+@dataclass(frozen=True)
+class TuningOptions:
+    """What tuning starts with, and what it may change."""
+
+    first: Tuned
+    dynamics: Dynamics
+    build_sampler: Callable[[Tuned, int], Sampler]
+    """From a seed."""
+    moves_anchor: bool
+    changes_metric: bool
+    grows_batches: bool
+
+
+BuildSteps: TypeAlias = Callable[..., Steps]
+"""Called with a `Tuned`, a sampler, a first iterate, a generator, and a record or nothing."""
+
+
+def tune(problem: Linear, build_steps: BuildSteps, options: TuningOptions) -> Tuned:
+    """Find the step size and first iterates; also the anchor and the metric, if they may change."""
+    found, noise, curvature, independent, steep = _explore(problem, build_steps, options)
+    size = options.dynamics.choose_step_size(noise, curvature, independent=independent)
+    size, _ = _safe_step_size(problem, options.dynamics, found.metric, size, steep)
+    return replace(found, step_size=size)
+
+
+def _explore(
+    problem: Linear, build_steps: BuildSteps, options: TuningOptions
+) -> tuple[Tuned, float, float, bool, Vector]:
+    """Run rounds of short chains.
+
+    Return the last state of tuning, the noise, the largest curvature, whether batches are independent, and the draws
+    with the largest gradients.
+    """
+    generator, probe, first = np.random.default_rng(_SEED), options.dynamics.probe(), options.first.points
+    now, steep = replace(options.first, starts=first[:_CHAINS]), first[:0]
+    for k in range(_ROUNDS):
+        sampler, noise = _measure_noise(build_steps, options, now, generator)
+        larger = _larger_batch(problem.n, now.batch_size, noise) if options.grows_batches else now.batch_size
+        if larger > now.batch_size:
+            now = replace(now, batch_size=larger)
+            sampler, noise = _measure_noise(build_steps, options, now, generator)
+        known = _largest_curvature(problem, now.metric, now.points)
+        curvature = known or 1.0
+        size = probe.choose_step_size(noise, curvature, independent=sampler.independent)
+        size, met = _safe_step_size(problem, probe, now.metric, size, steep)
+        if known is None or k == _ROUNDS - 1 or (k > 0 and max(curvature, met) < _NORMAL):
+            break
+        draws = np.stack([_short_chain(build_steps, now, size, x, sampler, generator) for x in now.starts])
+        if not np.isfinite(draws).all():
+            break
+        now, steep = _take_in(problem, options, now, draws, steep)
+    return now, noise, curvature, sampler.independent, steep
+
+
+def _larger_batch(n: int, batch_size: int, noise: float) -> int:
+    """Return a batch size with which the gradient is not too noisy; all examples if that is not much more."""
+    most = n if n <= _MANY else _MOST
+    if noise <= _NOISY or batch_size >= most:
+        return batch_size
+    size = min(most, int(batch_size * noise / _NOISY))
+    return most if 4 * size > most else size
+
+
+def _take_in(problem: Linear, options: TuningOptions, now: Tuned, draws: Vector, steep: Vector) -> tuple[Tuned, Vector]:
+    """Return the next state of tuning after a round of short chains, and the draws with the largest gradients."""
+    first = options.first.points
+    kept = int(np.clip(_ROWS // (_CHAINS * problem.n), *_KEPT))
+    late = draws[:, _STEPS // 2 :: _STEPS // (2 * kept)].reshape(-1, problem.dim)
+    mean, points = late.mean(axis=0), late[:: len(late) // POINTS][:POINTS]
+    found = replace(now, anchor=mean if options.moves_anchor else now.anchor, points=points, starts=draws[:, -1])
+    if not len(now.metric.factor) or len(late) * problem.n > _ROWS:
+        return found, steep
+    gradients = _gradients(problem, late)
+    if options.changes_metric:
+        found = replace(found, metric=balanced_metric(now.metric, late - mean, gradients))
+    late = np.concatenate([first, late])  # short chains may miss a steep place that is next to the mode
+    gradients = np.concatenate([_gradients(problem, first), gradients])
+    return found, late[np.argsort(-np.linalg.norm(whitened(found.metric, gradients), axis=1))[:POINTS]]
+
+
+def _measure_noise(
+    build_steps: BuildSteps, options: TuningOptions, now: Tuned, generator: np.random.Generator
+) -> tuple[Sampler, float]:
+    """Return a copy of the sampler, and the largest variance of its gradient along any direction of the metric.
+
+    The table of SAGA is filled at one of the points.
+    """
+    sampler = options.build_sampler(now, _SEED).copy_with_seed(generator)
+    estimator = build_steps(now, sampler, now.points[-1], generator).estimator
+    gradients = [estimator.from_batches(x, sampler, _BATCHES) for x in now.points]
+    mean = np.mean([covariance(now.metric, each) for each in gradients], axis=0)
+    return sampler, float(np.linalg.eigvalsh(mean)[-1] if mean.ndim == 2 else mean.max())
+
+
+def _short_chain(
+    build_steps: BuildSteps, now: Tuned, size: float, start: Vector, sampler: Sampler, generator: np.random.Generator
+) -> Vector:
+    """Return the draws of a short chain; the sampler learns."""
+    dim = len(start)
+    chain = build_steps(now, sampler, start, generator, record_of(dim, _STEPS, burn_in=0))
+    chain.advance(0, np.full(_STEPS, size), generator.standard_normal((_STEPS, dim)))
+    return np.asarray(chain.record.draws)
+
+
+def _safe_step_size(
+    problem: Linear, dynamics: Dynamics, metric: Metric, size: float, steep: Vector
+) -> tuple[float, float]:
+    """Shorten a step until a fast one that climbs from any of these draws stays stable; return the curvature too.
+
+    The shorter the step, the less far it climbs.
+    """
+    if not len(steep):
+        return size, 1.0
+    slopes = whitened(metric, _gradients(problem, steep))
+    climbs = slopes / np.maximum(np.linalg.norm(slopes, axis=1), 1e-300)[:, None]
+    while True:
+        distance, stiffness = dynamics.fast_step(size)
+        reach = _SPEED * distance
+        ends = steep + reach * coloured(metric, climbs)
+        changes = whitened(metric, _gradients(problem, ends)) - slopes
+        secants = np.linalg.norm(changes, axis=1) / reach  # beyond the steep place, f is straight
+        found = max(float(secants.max()), _largest_curvature(problem, metric, ends) or 1.0)
+        if stiffness * found <= _SAFE:
+            return size, found
+        size *= _SHORTER
+
+
+def _gradients(problem: Linear, points: Vector) -> Vector:
+    return np.stack([problem.gradient(x) for x in points])
+
+
+def _largest_curvature(problem: Linear, metric: Metric, points: Vector) -> float | None:
+    """Return the largest curvature of f at some points along any direction of the metric, at least 1.
+
+    None if there are too many examples or coordinates: then the posterior counts as normal.
+    """
+    count = min(len(points), int(_WORK / (problem.n * float(problem.dim) ** 2)))
+    if not len(metric.factor) or count == 0:
+        return None
+    found = [np.linalg.eigvalsh(metric.factor.T @ problem.hessian(x) @ metric.factor)[-1] for x in points[:count]]
+    return max(1.0, *map(float, found))
+
+
+# --- what is known around a mode -----------------------------------------------------------
 
 
 def points_around(problem: Problem, x: Vector, metric: Metric, count: int) -> Vector:
@@ -80,148 +258,21 @@ def points_around(problem: Problem, x: Vector, metric: Metric, count: int) -> Ve
         for _ in range(_NEARER):
             if problem.objective(x + coloured(metric, each)) <= most:
                 break
-            each *= 0.7
+            each *= _PULL
     return x + coloured(metric, moves)
 
 
-def expected_norms(problem: Linear, control: str, tuning: Tuning) -> Vector:
-    """Approximate the norms of what is drawn: gradients, or with a control variate differences, in the metric.
+def expected_norms(problem: Linear, control: str, anchor: Vector, points: Vector) -> Vector:
+    """Approximate the norms of the terms drawn near the anchor: gradients, or with a control variate differences.
 
-    That of a difference is by how much a slope changes times the length of the row in the metric, and this length is by
-    how much the output changes; both are averaged over the points. O(size of X) for each point.
+    The norm of a difference is the change of the loss derivative times the length of the row in the metric. This length
+    is the change of the linear predictor. Both are averaged over the points. O(size of X) for each point.
     """
     if control == "none":
-        return problem.loss_norms(tuning.anchor)
-    largest = problem.curvature * (problem.model.sample_weight if len(problem.model.sample_weight) else 1.0)
-    table = (tuning.points - tuning.anchor).reshape(-1, problem.width)
+        return problem.loss_norms(anchor)
+    largest = largest_curvatures(problem)
+    table = (points - anchor).reshape(-1, problem.width)
     squares = (problem.rows(centred=False).outputs(table) ** 2).mean(axis=1)
-    known = problem.survey(tuning.anchor).slopes
-    here = [((problem.survey(x).slopes - known) ** 2).mean(axis=1) for x in tuning.points]
-    return np.asarray(np.sqrt(squares * (np.mean(here, axis=0) + (_LEAST_BEND * largest) ** 2 * squares)))
-
-
-def tune(plan: Any, *, moves: bool, scales: bool) -> None:
-    """Set the step size of a plan and first iterates; also its anchor and its metric, if they may change."""
-    friction = plan.friction
-    plan.friction = friction or 1.0
-    steps, noise, curved, steep = _explore(plan, moves, scales)
-    plan.friction = friction
-    plan.size = _size(steps, noise, curved, friction)
-    _shorten_at_walls(plan, steep)
-
-
-def _explore(plan: Any, moves: bool, scales: bool) -> tuple[Any, float, float, Vector]:
-    """Run rounds of short chains; return the last steps, noise and largest curvature, and the steepest draws."""
-    problem, generator = plan.problem, np.random.default_rng(_SEED)
-    first = plan.tuning.points
-    plan.starts, steep = first[:_CHAINS], first[:0]
-    for k in range(_ROUNDS):
-        steps, noise = _probe(plan, generator)
-        most = problem.n if problem.n <= _MANY else _MOST
-        if plan.batch_size is None and noise > _NOISY and plan.tuning.rows[0] < most:
-            rows = min(most, int(plan.tuning.rows[0] * noise / _NOISY))
-            plan.tuning.rows[0] = most if 4 * rows > most else rows
-            steps, noise = _probe(plan, generator)
-        curved = _largest_curvature(problem, plan.metric, plan.tuning.points)
-        plan.size = _size(steps, noise, curved or 1.0, plan.friction)
-        found = max(curved or 1.0, _shorten_at_walls(plan, steep))
-        if curved is None or k == _ROUNDS - 1 or (k > 0 and found < _NORMAL):
-            break
-        draws = np.stack([_short_chain(plan, steps.sampler, x, generator) for x in plan.starts])
-        if not np.isfinite(draws).all():
-            break
-        kept = int(np.clip(_ROWS // (_CHAINS * problem.n), *_KEPT))
-        late = draws[:, _STEPS // 2 :: _STEPS // (2 * kept)].reshape(-1, problem.dim)
-        mean, plan.starts = late.mean(axis=0), draws[:, -1]
-        points = late[:: len(late) // POINTS][:POINTS]
-        plan.tuning = Tuning(mean if moves else plan.tuning.anchor, points, plan.tuning.rows)
-        if len(plan.metric.factor) and len(late) * problem.n <= _ROWS:
-            gradients = _gradients(problem, late)
-            if scales:
-                plan.metric = _rescaled(plan.metric, late - mean, gradients)
-            late = np.concatenate([first, late])  # short chains may miss a wall that is next to the mode
-            gradients = np.concatenate([_gradients(problem, first), gradients])
-            steep = late[np.argsort(-np.linalg.norm(whitened(plan.metric, gradients), axis=1))[:POINTS]]
-    return steps, noise, curved or 1.0, steep
-
-
-def _probe(plan: Any, generator: np.random.Generator) -> tuple[Any, float]:
-    """Return steps from one of the points, where a table of SAGA is filled, with a copy of the sampler; and noise."""
-    sampler = plan.build_sampler(_SEED).copy_with_seed(generator)
-    steps = plan.chain_steps("", sampler, plan.tuning.points[-1], generator)
-    return steps, _noise(steps, plan.metric, plan.tuning.points)
-
-
-def _short_chain(plan: Any, sampler: Sampler, start: Vector, generator: np.random.Generator) -> Vector:
-    """Return the draws of a short chain; the sampler learns."""
-    dim = len(start)
-    chain = plan.chain_steps("", sampler, start, generator, record_of(dim, _STEPS, burn_in=0))
-    chain.advance(0, np.full(_STEPS, plan.size), generator.standard_normal((_STEPS, dim)))
-    return np.asarray(chain.record.draws)
-
-
-def _rescaled(metric: Metric, away: Vector, gradients: Vector) -> Metric:
-    """Return the metric in which draws and gradients have the same covariance, with some draws of the old one added."""
-    slopes, places = whitened(metric, gradients), np.asarray(np.linalg.solve(metric.factor, away.T).T, np.float64)
-    slopes -= slopes.mean(axis=0)
-    prior = _PRIOR * np.eye(away.shape[1])
-    root = inverse_root(slopes.T @ slopes + prior)
-    inner = np.linalg.solve(root, np.linalg.solve(root, places.T @ places + prior).T)
-    values, vectors = np.linalg.eigh(0.5 * (inner + inner.T))
-    values = np.maximum(values, _LEAST_VALUE * values[-1])  # otherwise the factor would be singular
-    return metric._replace(factor=metric.factor @ root @ vectors * values**0.25)
-
-
-def _shorten_at_walls(plan: Any, steep: Vector) -> float:
-    """Shorten the steps until a fast one that climbs from any of these draws stays stable; return the curvature there.
-
-    The shorter the step, the less far it climbs.
-    """
-    hamiltonian = plan.friction > 0.0
-    if not len(steep):
-        return 1.0
-    slopes = whitened(plan.metric, _gradients(plan.problem, steep))
-    climbs = slopes / np.maximum(np.linalg.norm(slopes, axis=1), 1e-300)[:, None]
-    while True:
-        reach = _FAST * (plan.size if hamiltonian else math.sqrt(2.0 * plan.size))
-        ends = steep + reach * coloured(plan.metric, climbs)
-        changes = whitened(plan.metric, _gradients(plan.problem, ends)) - slopes
-        secants = np.linalg.norm(changes, axis=1) / reach  # beyond a wall, f is straight
-        found = max(float(secants.max()), _largest_curvature(plan.problem, plan.metric, ends) or 1.0)
-        if (plan.size**2 / 4.0 if hamiltonian else plan.size / 2.0) * found <= _WALL:
-            return found
-        plan.size *= 0.8
-
-
-def _gradients(problem: Linear, points: Vector) -> Vector:
-    return np.stack([problem.gradient(x) for x in points])
-
-
-def _largest_curvature(problem: Linear, metric: Metric, points: Vector) -> float | None:
-    """Return the largest second derivative of f at some points along any direction of the metric, at least 1.
-
-    None if there are too many examples or coordinates: then the posterior counts as normal.
-    """
-    count = min(len(points), int(_WORK / (problem.n * float(problem.dim) ** 2)))
-    if not len(metric.factor) or count == 0:
-        return None
-    found = [np.linalg.eigvalsh(metric.factor.T @ problem.hessian(x) @ metric.factor)[-1] for x in points[:count]]
-    return max(1.0, *map(float, found))
-
-
-def _noise(steps: Any, metric: Metric, points: Vector) -> float:
-    """Return the largest variance of the estimate of the gradient along any direction of the metric."""
-    found = [covariance(metric, batch_gradients(steps.estimator, steps.sampler, x, _BATCHES)) for x in points]
-    mean = np.mean(found, axis=0)
-    return float(np.linalg.eigvalsh(mean)[-1] if mean.ndim == 2 else mean.max())
-
-
-def _size(steps: Any, noise: float, curved: float, friction: float) -> float:
-    """Return the step size."""
-    if friction == 0.0:
-        return _WIDER * 2.0 / (noise + (1.0 + _WIDER) * curved)
-    most = _SUBTRACTED if steps.sampler.independent else _ADDED
-    size = _STABLE / math.sqrt(curved)
-    while (size * math.exp(-friction * size)) ** 2 * noise > most * -math.expm1(-2.0 * friction * size):
-        size *= 0.95
-    return size
+    known = problem.survey(anchor).slopes
+    here = [((problem.survey(x).slopes - known) ** 2).mean(axis=1) for x in points]
+    return np.asarray(np.sqrt(squares * (np.mean(here, axis=0) + (_LEAST_CHANGE * largest) ** 2 * squares)))

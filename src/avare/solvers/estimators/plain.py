@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from avare._compilation import lean
 from avare.problems import Linear, Problem
 from avare.problems.base import Vector
 from avare.problems.linear import add_gradients
-from avare.solvers.kernels import ESTIMATE, Work
+from avare.samplers import Sampler
+from avare.solvers.kernels import Work, estimate_kernel
 
 
-class Plain(NamedTuple):
+class PlainState(NamedTuple):
     """The state of the plain estimate."""
 
     gradient: Vector
@@ -28,10 +28,10 @@ class PlainEstimator:
     def __init__(self, problem: Problem, x: Vector, *, rows: int = 0) -> None:
         self.problem, self.x = problem, x
         self.shape = (problem.outputs, problem.width) if isinstance(problem, Linear) else (1, problem.dim)
-        self.held = np.zeros((rows + self.shape[0], self.shape[1]))  # the estimate comes last
-        self.gradient: Vector = self.held[rows:].reshape(-1)
+        self.sums_and_estimate = np.zeros((rows + self.shape[0], self.shape[1]))  # the estimate comes last
+        self.gradient: Vector = self.sums_and_estimate[rows:].reshape(-1)
         self.scratch: Any = problem.scratch() if isinstance(problem, Linear) else None
-        self.state: Any = Plain(self.held)  # for the kernel
+        self.state: Any = PlainState(self.sums_and_estimate)  # for the kernel
 
     def take(self, work: Work) -> bool:
         """Do in Python what the kernel does; return whether the norms are finite."""
@@ -41,6 +41,14 @@ class PlainEstimator:
     def at(self, x: Vector, indices: NDArray[np.int64], weights: Vector) -> tuple[Vector, Vector]:
         """Return the estimate at x from a batch, and the norms of its terms. Nothing changes."""
         return self.problem.loss_batch_gradient(x, indices, weights)
+
+    def from_batches(self, x: Vector, sampler: Sampler, count: int) -> Vector:
+        """Return one estimate at x a row, from batches that the sampler draws without counting or learning."""
+        found = np.empty((count, len(x)))
+        for each in found:
+            batch = sampler.draw(sampler.batch_size)
+            each[:] = self.at(x, batch.indices, batch.weights)[0]
+        return found
 
     def norms(self, x: Vector) -> Vector:
         """Return the norms of the terms of all examples at x. One pass over the data."""
@@ -70,8 +78,7 @@ class GradientsAtMode(PlainEstimator):
         return gradient, norms
 
 
-@ESTIMATE.version(Plain)
-@lean
+@estimate_kernel(PlainState, saved=())
 def _estimate(state, model, work):
     add_gradients(model, work.coefficients, work.indices, work.weights, state.gradient, work.norms, work.scratch)
     return True

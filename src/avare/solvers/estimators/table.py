@@ -15,24 +15,24 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from avare._compilation import inlined, lean
+from avare._compilation import inlined
 from avare.problems import Linear
 from avare.problems.base import Vector
 from avare.problems.losses import slope
 from avare.problems.matrix import BLOCK, add, load
 from avare.solvers.estimators.plain import PlainEstimator
-from avare.solvers.kernels import ESTIMATE, SAVED, Work, estimate
+from avare.solvers.kernels import Work, estimate, estimate_kernel
 from avare.structures.uniform_draws import enter, hash_table
 
 
-class Table(NamedTuple):
+class TableState(NamedTuple):
     """The state of the estimate by differences."""
 
     slopes: Vector
     """One row per example, one column per output."""
     sums: Vector
     """G, one row per output."""
-    held: Vector
+    sums_and_estimate: Vector
     """The estimate of the gradient, one row per output; below G if the table moves."""
     factors: Vector
     """The differences, and the same times the weights: of four draws."""
@@ -42,9 +42,6 @@ class Table(NamedTuple):
     """What to enter into the table, one row per draw."""
     lengths: NDArray[np.float32]
     """The length of each row in the preconditioner; empty without one."""
-
-
-SAVED[Table] = ("slopes", "sums")
 
 
 class TableEstimator(PlainEstimator):
@@ -64,11 +61,11 @@ class TableEstimator(PlainEstimator):
         outputs = problem.outputs
         super().__init__(problem, x, rows=0 if fixed else outputs)
         self.control = "mode" if fixed else "saga"
-        self.state = Table(
+        self.state = TableState(
             np.zeros((problem.n, outputs)),
-            np.zeros(self.shape) if fixed else self.held[:outputs],
-            self.held,
-            np.empty((BLOCK, len(self.held))),
+            np.zeros(self.shape) if fixed else self.sums_and_estimate[:outputs],
+            self.sums_and_estimate,
+            np.empty((BLOCK, len(self.sums_and_estimate))),
             np.empty(0, dtype=np.int64) if fixed else hash_table(batch_size),
             np.empty((0 if fixed else batch_size, outputs)),
             np.empty(0, dtype=np.float32) if lengths is None else lengths,
@@ -86,7 +83,7 @@ class TableEstimator(PlainEstimator):
     def at(self, x: Vector, indices: NDArray[np.int64], weights: Vector) -> tuple[Vector, Vector]:
         """Return the estimate at x from a batch, and the norms of its terms. Nothing changes."""
         still = self.state._replace(
-            held=np.empty(self.shape),
+            sums_and_estimate=np.empty(self.shape),
             factors=np.empty((BLOCK, self.shape[0])),
             seen=np.empty(0, dtype=np.int64),
             fresh=np.empty((0, self.shape[0])),
@@ -94,21 +91,20 @@ class TableEstimator(PlainEstimator):
         norms = np.empty(len(indices))
         work = Work(x, self.problem.coefficients(x), x, x, indices, weights, weights, norms, self.scratch)
         estimate(still, self.problem.model, work)
-        return still.held.ravel(), norms
+        return still.sums_and_estimate.ravel(), norms
 
 
 # --- kernels -------------------------------------------------------------------------------
 
 
-@ESTIMATE.version(Table)
-@lean
+@estimate_kernel(TableState, saved=("slopes", "sums"))
 def _estimate(table, model, work):
-    held, sums, indices, scratch = table.held, table.sums, work.indices, work.scratch
+    sums_and_estimate, sums, indices, scratch = table.sums_and_estimate, table.sums, work.indices, work.scratch
     count = len(work.coefficients)
-    below = len(held) - count
+    below = len(sums_and_estimate) - count
     for k in range(count):
-        for j in range(held.shape[1]):
-            held[below + k, j] = sums[k, j]
+        for j in range(sums_and_estimate.shape[1]):
+            sums_and_estimate[below + k, j] = sums[k, j]
     table.seen[:] = -1
     for first in range(0, len(indices), BLOCK):
         rows = min(BLOCK, len(indices) - first)
@@ -116,7 +112,7 @@ def _estimate(table, model, work):
         for r in range(rows):
             if not _differ(table, model, work, r, first + r, scratch.outputs[r], scratch.squares[r]):
                 return False
-        add(model.matrix, indices, first, rows, table.factors, scratch.rows, held)
+        add(model.matrix, indices, first, rows, table.factors, scratch.rows, sums_and_estimate)
     slopes = table.slopes
     for j in range(len(table.fresh)):
         for k in range(count):

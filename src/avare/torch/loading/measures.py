@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from avare._compilation import lean
 from avare.batch import Batch
+from avare.samplers.pending import Drawn
 
 ACCELERATOR: Any = getattr(torch, "accelerator", torch.cuda)
 """PyTorch's functions for the device of this machine, of any kind; before version 2.6, of CUDA only."""
@@ -78,7 +79,7 @@ class PoolMeasures:
         count, uniform, _, norm = self.moments.tolist()
         return uniform / norm * (count / norm) if norm > 0.0 else math.nan
 
-    def observe(self, batch: Batch, n: int, norms: NDArray[np.float64], *, is_late: bool) -> float:
+    def observe(self, batch: Batch | Drawn, n: int, norms: NDArray[np.float64], *, is_late: bool) -> float:
         """Add a unit of all ranks, of n examples, to the moments; return its own relative error."""
         decay = _DECAY_LATE if is_late else _DECAY
         own, total = _add_moments(self.moments, decay, n, batch.weights, batch.probabilities, norms)

@@ -33,6 +33,7 @@ from avare import _validation as validation
 from avare._compilation import kernel
 from avare._randomness import uniform_source
 from avare.batch import Batch
+from avare.samplers.pending import Drawn
 from avare.state import Field, State, generator_to_text
 from avare.structures.systematic import choose
 from avare.torch.loading.cursor import Cursor
@@ -259,7 +260,7 @@ class SecondStage:
             return 1.0
         return found.possible_gain / (1.0 + found.relative_error / self.ratio)
 
-    def observe(self, batch: Batch, norms: Floats) -> None:
+    def observe(self, batch: Batch | Drawn, norms: Floats) -> None:
         """Learn from a pool or a batch of all ranks whose norms are known."""
         is_late = self.ratio == 1.0 and self._since == 0
         if self.measured.scored >= FIRST_POOLS:

@@ -5,10 +5,11 @@ draws of the density exp(-f), whatever its form, integration by parts gives
 
     E[r_i] = 0,    E[(x_i - m_i) r_i] = 0.
 
-For a normal posterior with covariance P, E[r] is S / P times the error of the mean, and 1 + E[(x_i - m_i) r_i] / S_ii
-is S_ii / P_ii if all directions are too wide alike. So both say, without any other chain, how wrong means and standard
-deviations are: by the noise of gradients, by the step, or because the chains are not where they should be. If the
-posterior is normal and the draws are right, r is 0 at each draw, and some hundred gradients are enough.
+These are Stein identities. For a normal posterior with covariance P, E[r] is S / P times the error of the mean, and
+1 + E[(x_i - m_i) r_i] / S_ii is S_ii / P_ii if all directions are too wide by the same factor. So both show, without
+any other chain, how wrong means and standard deviations are: because of gradient noise, of the step, or because the
+chains have not reached the posterior. If the posterior is normal and the draws are right, r is 0 at each draw, and some
+hundred gradients are enough. R-hat and the effective number of draws: see `avare.diagnostics.convergence`.
 
 Worked example: P = 1, draws with m = 0.2 and S = 1.44. Then g = x and r = 1.44 x - (x - 0.2), of mean 0.288: a quarter
 of the standard deviation of the draws. 1 + E[(x - m) r] / S = 1.44: they are too wide by the factor 1.2.
@@ -26,30 +27,36 @@ from avare.samplers import Sampler
 from avare.solvers.estimators.plain import PlainEstimator
 
 WORST_R_HAT, FEWEST = 1.05, 100.0
-"""R-hat above and effective numbers of draws below are reported."""
+"""R-hat above and effective numbers of draws below are reported: documented limits.
+
+100 draws give a standard deviation with a relative error of 7 %.
+"""
 TOO_WIDE, TOO_FAR = 0.1, 0.25
-"""So are standard deviations that are wrong by this part, and means by this part of a standard deviation."""
-_SURE = 3.0  # standard errors of these estimates that are allowed on top, ...
-_MOST_UNSURE = 0.15  # ... but no more than this: what is not known to be right is reported
-_POINTS = 512  # draws at which gradients are computed
-_ROWS = 4_000_000  # of a linear model, up to which these gradients are exact
+"""So are standard deviations that are wrong by this fraction, and means by this fraction of one: documented limits."""
+_STANDARD_ERRORS, _MOST = 3.0, 0.15
+"""Standard errors that these limits grow by, and by how much at most: what is not known to be right is reported."""
+_POINTS = 512
+"""Draws at which gradients are computed: documented; a guess."""
+_ROWS = 4_000_000
+"""Rows of a linear model up to which these gradients are exact: a bound on the cost, and a guess."""
 
 
 class ConvergenceWarning(UserWarning):
-    """The draws of a chain are not yet, or never will be, those of the posterior; or `sgd` is far from a minimum.
+    """The draws of a chain do not represent the posterior, or `sgd` is far from a minimum.
 
     >>> import warnings
     >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("ignore", ConvergenceWarning)  # if you know it, and want the draws all the same
+    ...     warnings.simplefilter("ignore", ConvergenceWarning)  # if you know, and want the draws anyway
     """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Verdict:
-    """What a call found out about its draws, one number per coordinate; with ``str`` it is said in words.
+class ConvergenceReport:
+    """Convergence report, one number per coordinate; `str()` summarises it.
 
     >>> one = np.ones(1)
-    >>> found = Verdict(one, 900.0 * one, 0.3 * one, 0.01 * one, 0.0 * one, 0.01 * one, "use smaller steps", ["x[0]"])
+    >>> numbers = one, 900.0 * one, 0.3 * one, 0.01 * one, 0.0 * one, 0.01 * one
+    >>> found = ConvergenceReport(*numbers, "use smaller steps", ["x[0]"])
     >>> found.warnings()
     ['standard deviations are wrong by +30% at x[0]: use smaller steps']
     """
@@ -59,25 +66,25 @@ class Verdict:
     ess: Vector
     """The effective number of draws, for the mean or the standard deviation, whichever is less."""
     widening: Vector
-    """By how much standard deviations are too large, by gradient noise, the step and chance: 0.1 for 10 %."""
+    """Relative error of the standard deviations, by gradient noise, the step and chance: 0.1 if 10 % too large."""
     widening_error: Vector
     """The standard error of that estimate."""
     shift: Vector
-    """By how much means are too large, in standard deviations."""
+    """Error of the means, in standard deviations; positive if they are too large."""
     shift_error: Vector
     advice: str
-    """What helps against widening."""
+    """What to do against widening."""
     names: Sequence[str]
     """The names of the coordinates."""
     improper: str = ""
     """Why no number of steps would help: see `Linear.why_improper`."""
 
     def warnings(self) -> list[str]:
-        """Return what is wrong, at which coordinates, and what to do."""
+        """Return what is wrong, at which coordinates, and what to do about it."""
         if self.improper:
             return [f"the posterior is improper ({self.improper}): pass l2 > 0"]
         wide, far = (
-            least + np.minimum(_SURE * error, _MOST_UNSURE)
+            least + np.minimum(_STANDARD_ERRORS * error, _MOST)
             for least, error in ((TOO_WIDE, self.widening_error), (TOO_FAR, self.shift_error))
         )
         longer = "run more steps, and a longer burn_in"
@@ -97,23 +104,23 @@ class Verdict:
         return found
 
     def __str__(self) -> str:
-        wrong = self.warnings()
+        wrong, widening, shift = self.warnings(), _largest(self.widening), _largest(self.shift)
         return (
             f"R-hat is at most {self.r_hat.max():.3f}, and there are at least {self.ess.min():.0f} effective draws. By "
             "gradients at some draws, which show gradient noise, the step and chains that are elsewhere, standard "
-            f"deviations are wrong by {_most(self.widening):+.1%} at most, means by {_most(self.shift):+.2f} standard "
+            f"deviations are wrong by {widening:+.1%} at most, means by {shift:+.2f} standard "
             f"deviations. {'; '.join(wrong) or 'Nothing is wrong'}."
         )
 
 
-def _most(values: Vector) -> float:
+def _largest(values: Vector) -> float:
     return float(values[np.argmax(np.abs(values))])
 
 
-def judge(
+def convergence_report(
     draws: Vector, weights: Vector, estimator: PlainEstimator, sampler: Sampler, steps: int, improper: str = ""
-) -> Verdict:
-    """Judge the draws of chains (chains x draws x dim) with weights that sum to 1; `steps` were made in all."""
+) -> ConvergenceReport:
+    """Check the draws of chains (chains x draws x dim), with weights that sum to 1, after so many steps in all."""
     every = draws.reshape(-1, draws.shape[2])
     places = np.linspace(0, len(every) - 1, min(_POINTS, len(every))).astype(int)
     with np.errstate(all="ignore"):  # NaN counts as wrong
@@ -132,7 +139,7 @@ def judge(
     if estimator.control == "none":
         advice = 'pass control="mode", or ' + advice
     found = (r_hat, np.minimum(ess, of_squares), widening, 0.5 * error, shift, shift_error)
-    return Verdict(*found, advice, estimator.problem.names, improper)
+    return ConvergenceReport(*found, advice, estimator.problem.names, improper)
 
 
 def _average(values: Vector, weights: Vector) -> tuple[Vector, Vector]:
@@ -147,14 +154,5 @@ def gradients_at(estimator: PlainEstimator, sampler: Sampler, points: Vector, st
     if rows <= steps * sampler.batch_size or (isinstance(problem, Linear) and rows <= _ROWS):
         unknown = np.full(problem.dim, np.nan)  # a draw may have overflown
         return np.stack([problem.gradient(x) if np.isfinite(x).all() else unknown for x in points])
-    found = np.concatenate([batch_gradients(estimator, sampler, x, 1) for x in points])
+    found = np.concatenate([estimator.from_batches(x, sampler, 1) for x in points])
     return found + problem.penalty.l2 * points
-
-
-def batch_gradients(estimator: PlainEstimator, sampler: Sampler, x: Vector, batches: int) -> Vector:
-    """Return estimates at x from some batches of a copy of a sampler, which counts and learns nothing; one per row."""
-    found = np.empty((batches, len(x)))
-    for each in found:
-        batch = sampler.draw(sampler.batch_size)
-        each[:] = estimator.at(x, batch.indices, batch.weights)[0]
-    return found
