@@ -1,15 +1,13 @@
 """Figures that need no stored results: what a sampler has learned, a run, and chains."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from avare.plotting import charts
 from avare.plotting.charts import Chart, Curve, drawing, new_figure, verbatim
-
-if TYPE_CHECKING:
-    from avare.samplers import Calibrated
+from avare.samplers import Calibrated
 
 _LARGEST = 170.0  # points squared: the area of the mark of the largest cell
 _LEARNED = 10.0  # norms, from which on a cell's expectation hardly depends on its prior
@@ -18,7 +16,7 @@ _BINS = 40
 _MOST_POINTS = 2_000  # of a path
 
 
-def calibration(sampler: "Calibrated") -> Any:
+def calibration(sampler: Calibrated) -> Any:
     """Draw what a `Calibrated` sampler remembers against what it has learned to expect.
 
     One mark per cell; larger cells have larger marks. A filled mark rests on ten observed norms or more, a hollow one
