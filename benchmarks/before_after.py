@@ -10,6 +10,7 @@ over the rounds. Compare ratios, not times.
 """
 
 import argparse
+import inspect
 import json
 import os
 import subprocess
@@ -75,14 +76,17 @@ def cases() -> dict[str, Callable[[], Step]]:
 def structure(name: str, n: int, **options: Any) -> Step:
     """A draw from a structure, and its update."""
     from avare import structures
-    from avare._randomness import uniform_source
 
     generator = np.random.default_rng(0)
     built = public(structures, name)(generator.lognormal(0.0, 2.0, n), **options)
-    source, norms = uniform_source(generator), generator.lognormal(0.0, 2.0, BATCH)
+    norms, numbers = generator.lognormal(0.0, 2.0, BATCH), {"generator": generator}
+    if "source" in inspect.signature(built.draw).parameters:  # of an older tree
+        from avare._randomness import uniform_source
 
-    def step(keep: Any = generator) -> None:
-        indices, _ = built.draw(BATCH, replacement=True, source=source)
+        numbers = {"source": uniform_source(generator)}
+
+    def step() -> None:
+        indices, _ = built.draw(BATCH, replacement=True, **numbers)
         built.update(indices, norms)
 
     return step

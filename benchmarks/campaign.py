@@ -30,7 +30,6 @@ import numpy as np
 import psutil
 
 import avare
-from avare._randomness import uniform_source
 from avare.batch import weigh
 from avare.samplers import LimitWarning, Sampler
 from avare.structures import Buckets, CalibratedCells
@@ -131,7 +130,7 @@ def structures(generator: np.random.Generator) -> int:
             indices = generator.integers(0, n, size)
             values = 10.0 ** generator.uniform(-30.0, 30.0, size) * (generator.random(size) > 0.1)
             structure.update(indices, values)
-            structure.draw(size, replacement=True, source=uniform_source(generator))
+            structure.draw(size, replacement=True, generator=generator)
             count += 1 + size
         structure.check()
     return count

@@ -145,7 +145,7 @@ class PaperAvare(avare.Sampler):
     def draw(self, size: int) -> avare.Batch:
         left = np.empty(size)
         indices, probabilities = self._structure.draw(
-            size, replacement=self.replacement, source=self.source, floor=self.floor, left=left
+            size, replacement=self.replacement, generator=self.generator, floor=self.floor, left=left
         )
         weights = batch_weights(probabilities, self.replacement, None if self.replacement else left)
         return avare.Batch(indices, weights, probabilities)

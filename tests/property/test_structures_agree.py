@@ -8,7 +8,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from numpy.typing import NDArray
 
 from avare import minimize_variance
-from avare._randomness import uniform_source
 from avare.structures import Buckets
 from sorted_norms import SortedNorms
 
@@ -88,12 +87,13 @@ class Agreement(RuleBasedStateMachine):
         drawable = np.count_nonzero(p)
         for structure in (self.buckets, self.tree):
             p = structure.probabilities(floor)
-            source = uniform_source(self.generator)
             if not replacement and size > drawable:
                 with pytest.raises(ValueError, match=f"size = {size}: fewer examples"):
-                    structure.draw(size, floor=floor, replacement=replacement, source=source)
+                    structure.draw(size, floor=floor, replacement=replacement, generator=self.generator)
                 continue
-            indices, probabilities = structure.draw(size, floor=floor, replacement=replacement, source=source)
+            indices, probabilities = structure.draw(
+                size, floor=floor, replacement=replacement, generator=self.generator
+            )
             assert np.allclose(probabilities, p[indices], rtol=1e-14, atol=0)
             assert (probabilities > 0.0).all()
             assert replacement or len(np.unique(indices)) == size

@@ -184,7 +184,7 @@ def test_too_large_a_batch_of_distinct_items_changes_nothing() -> None:
 def test_a_priority_above_zero_can_be_drawn_however_small_it_is() -> None:
     buffer = Prioritized(5, alpha=2.0, beta=1.0, seed=0)
     buffer.extend([1e-170, 0.0, 1e-200, 5e-324])  # whose squares are 0 as float64
-    assert (buffer.total, buffer.minimum) == (pytest.approx(3e-290), 1e-290)
+    assert buffer.total == pytest.approx(3e-290) and buffer.minimum == 1e-290
     indices, weights = buffer.sample(3000)
     assert chi_square([(i,) for i in indices.tolist()], dict.fromkeys([(0,), (2,), (3,)], 1 / 3)) > FALSE_ALARM
     assert np.allclose(weights, 1.0, rtol=1e-12)

@@ -10,7 +10,6 @@ import pytest
 from numpy.typing import NDArray
 
 import avare
-from avare._randomness import uniform_source
 from avare.batch import weigh
 from avare.structures import Buckets
 from avare.structures.weighted_draws import draw_batch, mass_left
@@ -55,7 +54,7 @@ def test_drawn_weights_are_those_of_the_law(values: list[float]) -> None:
     p, size = structure.probabilities(), len(values) - 1
     for _ in range(30):
         left = np.empty(size)
-        indices, chances = structure.draw(size, replacement=False, source=uniform_source(generator), left=left)
+        indices, chances = structure.draw(size, replacement=False, generator=generator, left=left)
         exact = [math.fsum(np.delete(p, indices[:j])) for j in range(size)]
         batch = draw_batch(p, size, False, generator)
         assert np.allclose(left, exact, rtol=1e-12, atol=0)

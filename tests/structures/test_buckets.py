@@ -114,12 +114,12 @@ def test_drawing_without_replacement_takes_both_ways() -> None:
     generator = np.random.default_rng(5)
     for values, floor in ((np.full(400, 1.0), 1e-4), (np.eye(1, 400, 7)[0] + 1e-6, 1e-9)):
         buckets = Buckets(values)
-        indices, p = buckets.draw(100, floor=floor, replacement=False, source=uniform_source(generator))
+        indices, p = buckets.draw(100, floor=floor, replacement=False, generator=generator)
         assert len(set(indices.tolist())) == 100
         assert np.allclose(p, buckets.probabilities(floor)[indices])
         buckets.check()
     assert indices[0] == 7  # it has all of the mass but 4e-4
-    everyone, _ = buckets.draw(400, floor=1e-9, replacement=False, source=uniform_source(generator))
+    everyone, _ = buckets.draw(400, floor=1e-9, replacement=False, generator=generator)
     assert sorted(everyone.tolist()) == list(range(400))
 
 
@@ -144,7 +144,7 @@ def test_the_law_of_draws_that_are_only_dropped(replacement: bool) -> None:
     buckets = Buckets(generator.lognormal(0.0, 0.5, 60))
     p = buckets.probabilities(0.01)
     assert 2 * p.max() < 0.5
-    arguments: dict[str, Any] = {"floor": 0.01, "replacement": replacement, "source": uniform_source(generator)}
+    arguments: dict[str, Any] = {"floor": 0.01, "replacement": replacement, "generator": generator}
     draws = [tuple(buckets.draw(2, **arguments)[0].tolist()) for _ in range(DRAWS)]
     assert chi_square(draws, dict(ordered_samples(p, 2, replacement))) > FALSE_ALARM
 
@@ -156,7 +156,7 @@ def test_the_law_of_many_examples_in_few_bins() -> None:
     floor = 0.999 / 3000
     p = buckets.probabilities(floor)
     assert floor < buckets.solve(floor).floor <= floor * (1 + 2.0**-10)
-    indices, _ = buckets.draw(10 * DRAWS, floor=floor, replacement=True, source=uniform_source(generator))
+    indices, _ = buckets.draw(10 * DRAWS, floor=floor, replacement=True, generator=generator)
     law: dict[tuple[int, ...], float] = {(i,): chance for i, chance in enumerate(p.tolist())}
     assert chi_square([(i,) for i in indices.tolist()], law) > FALSE_ALARM
 
@@ -169,10 +169,9 @@ def test_a_hundred_million_examples() -> None:
     buckets = Buckets(np.zeros(n))
     assert buckets.nbytes <= 16 * n + 8_000_000
     generator = np.random.default_rng(6)
-    source = uniform_source(generator)
     for replacement in (True, False):
         for _ in range(200):
-            indices, _ = buckets.draw(10_000, floor=0.5 / n, replacement=replacement, source=source)
+            indices, _ = buckets.draw(10_000, floor=0.5 / n, replacement=replacement, generator=generator)
             assert replacement or len(np.unique(indices)) == 10_000
             buckets.update(indices, generator.lognormal(0, 2, 10_000))
     assert np.isclose(buckets.probabilities(0.5 / n).sum(), 1.0, rtol=0, atol=1e-9)

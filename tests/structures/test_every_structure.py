@@ -11,7 +11,6 @@ import pytest
 from numpy.typing import NDArray
 
 import sorted_norms
-from avare._randomness import uniform_source
 from avare.structures import (
     Buckets,
     CalibratedCells,
@@ -133,7 +132,7 @@ def test_draws_with_replacement_follow_the_probabilities(kind: Kind, case: str) 
     structure = reached(kind, values)
     generator = np.random.default_rng(21)
     p = structure.probabilities(floor)
-    indices, found = structure.draw(DRAWS, replacement=True, source=uniform_source(generator), floor=floor)
+    indices, found = structure.draw(DRAWS, replacement=True, generator=generator, floor=floor)
     assert np.allclose(found, p[indices], rtol=1e-12, atol=0.0)
     structure.check()
     # In pairs, so that dependence between neighbours would show.
@@ -147,12 +146,11 @@ def test_draws_without_replacement_follow_the_probabilities(kind: Kind, case: st
     values, floor = CASES[case][0], kind.floor(CASES[case][1])
     structure = reached(kind, values)
     generator = np.random.default_rng(22)
-    source = uniform_source(generator)
     p = structure.probabilities(floor)
     size = min(size, int(np.count_nonzero(p)))
     draws = []
     for _ in range(DRAWS // 10):
-        indices, found = structure.draw(size, replacement=False, source=source, floor=floor)
+        indices, found = structure.draw(size, replacement=False, generator=generator, floor=floor)
         draws.append(tuple(indices.tolist()))
     assert np.allclose(found, p[indices], rtol=1e-12, atol=0.0)
     structure.check()
@@ -164,11 +162,10 @@ def test_draws_in_small_batches_follow_the_probabilities(kind: Kind) -> None:
     # Batches of all sizes, since large ones may be drawn in another way.
     structure = reached(kind, np.geomspace(0.1, 100.0, 40).tolist())
     floor, generator = kind.floor(0.01), np.random.default_rng(23)
-    source = uniform_source(generator)
     p = structure.probabilities(floor)
     draws: list[tuple[int, ...]] = []
     for size in (0, 1, 2, 15, 16, 17, 1000) * max(1, DRAWS // 4000):
-        indices, _ = structure.draw(size, replacement=True, source=source, floor=floor)
+        indices, _ = structure.draw(size, replacement=True, generator=generator, floor=floor)
         draws += [(index,) for index in indices.tolist()]
     assert chi_square(draws, {(i,): chance for i, chance in enumerate(p.tolist())}) > FALSE_ALARM
 
@@ -179,10 +176,10 @@ def test_sets_many_aside_and_puts_them_back(kind: Kind) -> None:
     n = 2000 if compiled else 300
     generator = np.random.default_rng(2)
     values = np.where(np.arange(n) % 100 == 0, 1e6, generator.lognormal(0.0, 1.0, n))
-    structure, source = kind.make(values), uniform_source(generator)
+    structure = kind.make(values)
     before = structure.state()
     for size in (n // 50, n // 2, n - 1, n):
-        indices, p = structure.draw(size, replacement=False, source=source, floor=kind.floor(1e-9))
+        indices, p = structure.draw(size, replacement=False, generator=generator, floor=kind.floor(1e-9))
         assert len(np.unique(indices)) == size and p.sum() <= 1.0 + 1e-9
         structure.check()
         assert_same_state(structure.state(), before)
@@ -192,8 +189,8 @@ def test_sets_many_aside_and_puts_them_back(kind: Kind) -> None:
 def test_draws_nothing(kind: Kind) -> None:
     structure = kind.make([1.0, 2.0])
     for replacement in (True, False):
-        source = uniform_source(generator := np.random.default_rng(0))
-        indices, p = structure.draw(0, replacement=replacement, source=source)
+        generator = np.random.default_rng(0)
+        indices, p = structure.draw(0, replacement=replacement, generator=generator)
         assert len(indices) == len(p) == 0
         assert generator.random() == np.random.default_rng(0).random()
 
@@ -201,13 +198,12 @@ def test_draws_nothing(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", [KINDS[name] for name in ("Buckets", "SortedNorms", "CalibratedCells", "WeightTree")])
 def test_without_a_floor_zeros_are_never_drawn(kind: Kind) -> None:
     structure, generator = kind.make([0.0, 3.0, 0.0, 1.0]), np.random.default_rng(3)
-    source = uniform_source(generator)
     assert np.allclose(structure.probabilities(), [0.0, 0.75, 0.0, 0.25], rtol=1e-15, atol=0.0)
     for _ in range(100):
-        assert set(structure.draw(2, replacement=False, source=source)[0].tolist()) == {1, 3}
-        assert set(structure.draw(5, replacement=True, source=source)[0].tolist()) <= {1, 3}
+        assert set(structure.draw(2, replacement=False, generator=generator)[0].tolist()) == {1, 3}
+        assert set(structure.draw(5, replacement=True, generator=generator)[0].tolist()) <= {1, 3}
     with pytest.raises(ValueError, match="size = 3: fewer examples have a probability above 0"):
-        structure.draw(3, replacement=False, source=source)
+        structure.draw(3, replacement=False, generator=generator)
     structure.check()
 
 
@@ -215,9 +211,8 @@ def test_without_a_floor_zeros_are_never_drawn(kind: Kind) -> None:
 def test_the_largest_value_can_take_almost_all(kind: Kind) -> None:
     structure = reached(kind, [1.0, 1e30, 1.0, 1.0])
     p, generator = structure.probabilities(), np.random.default_rng(4)
-    source = uniform_source(generator)
     assert p.argmax() == 1 and p[1] > 0.3
-    indices, found = structure.draw(10, replacement=True, source=source)
+    indices, found = structure.draw(10, replacement=True, generator=generator)
     assert np.array_equal(found, structure.probabilities()[indices])
     kind.change(structure, np.array([1]), np.array([1.0]))  # and leaves no trace
     structure.check()
@@ -256,8 +251,8 @@ def test_resumes_with_the_same_draws(kind: Kind) -> None:
     for step in range(20):
         for replacement in (True, False):
             arguments: dict[str, Any] = {"replacement": replacement, "floor": kind.floor(0.001)}
-            ours, p = structure.draw(20, source=uniform_source(one), **arguments)
-            theirs, q = twin.draw(20, source=uniform_source(two), **arguments)
+            ours, p = structure.draw(20, generator=one, **arguments)
+            theirs, q = twin.draw(20, generator=two, **arguments)
             assert ours.tolist() == theirs.tolist() and p.tolist() == q.tolist()
         values = np.linspace(0.1, 3.0, 20) + step
         for each in (structure, twin):
@@ -307,22 +302,21 @@ def test_refuses_a_damaged_state(kind: Kind) -> None:
 def test_refuses_bad_input(kind: Kind) -> None:
     structure = kind.make([1.0, 2.0])
     generator = np.random.default_rng(0)
-    source = uniform_source(generator)
     for floor in (np.nan, -0.1, np.inf):
         with pytest.raises(ValueError, match=f"floor = {floor}: must be finite and not negative"):
             structure.probabilities(floor)
         with pytest.raises(ValueError, match=f"floor = {floor}"):
-            structure.draw(1, replacement=True, source=source, floor=floor)
+            structure.draw(1, replacement=True, generator=generator, floor=floor)
     with pytest.raises(ValueError, match="size = 3: fewer examples"):
-        structure.draw(3, replacement=False, source=source)
+        structure.draw(3, replacement=False, generator=generator)
 
 
 def test_a_weight_tree_takes_no_floor() -> None:
-    tree, source = WeightTree([1.0, 2.0]), uniform_source(generator := np.random.default_rng(0))
+    tree, generator = WeightTree([1.0, 2.0]), np.random.default_rng(0)
     with pytest.raises(ValueError, match=r"floor = 0.1: a WeightTree takes none"):
         tree.probabilities(0.1)
     with pytest.raises(ValueError, match=r"floor = 0.1: a WeightTree takes none"):
-        tree.draw(1, replacement=True, source=source, floor=0.1)
+        tree.draw(1, replacement=True, generator=generator, floor=0.1)
     assert generator.random() == np.random.default_rng(0).random()
 
 

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avare._randomness import uniform_source
 from avare.structures import WeightTree
 from avare.structures.weight_tree import replace
 from laws import FALSE_ALARM, chi_square, draws_of, ordered_samples
@@ -52,24 +51,24 @@ def test_a_hundred_million_draws_find_no_weight_of_zero() -> None:
     # Weights of all magnitudes: rounding is as frequent as it can be.
     generator = np.random.default_rng(1)
     weights = np.where(np.arange(10_000) % 3 == 0, 10.0 ** generator.uniform(-12.0, 0.0, 10_000), 0.0)
-    tree, source = WeightTree(weights), uniform_source(generator)
+    tree = WeightTree(weights)
     for _ in range(100):
-        indices, p = tree.draw(1_000_000, replacement=True, source=source)
+        indices, p = tree.draw(1_000_000, replacement=True, generator=generator)
         assert (indices % 3 == 0).all() and (p > 0.0).all()
 
 
 @pytest.mark.compiled
 def test_distinct_draws_of_any_range() -> None:
     generator = np.random.default_rng(3)
-    tree, source = WeightTree([1e200, 1.0, 3.0, 0.0]), uniform_source(generator)
-    draws = [tuple(tree.draw(3, replacement=False, source=source)[0].tolist()) for _ in range(DRAWS // 5)]
+    tree = WeightTree([1e200, 1.0, 3.0, 0.0])
+    draws = [tuple(tree.draw(3, replacement=False, generator=generator)[0].tolist()) for _ in range(DRAWS // 5)]
     assert chi_square(draws, {(0, 1, 2): 1 / 4, (0, 2, 1): 3 / 4}) > FALSE_ALARM
 
 
 def test_what_is_left_before_each_distinct_draw() -> None:
     tree, left = WeightTree([1.0, 1e-17, 1e-17]), np.empty(3)
-    generator = np.random.default_rng(0)  # it must outlive its source
-    tree.draw(3, replacement=False, source=uniform_source(generator), left=left)
+    generator = np.random.default_rng(0)
+    tree.draw(3, replacement=False, generator=generator, left=left)
     assert left.tolist() == [1.0, 2e-17, 1e-17]
 
 
@@ -77,19 +76,20 @@ def test_what_is_left_before_each_distinct_draw() -> None:
 def test_draws_at_every_depth(n: int) -> None:
     generator = np.random.default_rng(n)
     weights = generator.lognormal(0.0, 1.0, n) * (np.arange(n) % 7 > 0)
-    tree, source = WeightTree(np.ones(n)), uniform_source(generator)
+    tree = WeightTree(np.ones(n))
     tree.update(np.arange(n), weights)
     tree.check()
-    indices, _ = tree.draw(DRAWS, replacement=True, source=source)
+    indices, _ = tree.draw(DRAWS, replacement=True, generator=generator)
     law: dict[tuple[int, ...], float] = {(i,): p for i, p in enumerate((weights / weights.sum()).tolist())}
     assert chi_square([(i,) for i in indices.tolist()], law) > FALSE_ALARM
 
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_all_zero_means_uniform(size: int) -> None:
-    tree, generator = WeightTree.zeros(3), np.random.default_rng(5)  # it must outlive its source
-    source = uniform_source(generator)
-    draws = [tuple(tree.draw(size, replacement=False, source=source)[0].tolist()) for _ in range(draws_of(8000, 500))]
+    tree, generator = WeightTree.zeros(3), np.random.default_rng(5)
+    draws = [
+        tuple(tree.draw(size, replacement=False, generator=generator)[0].tolist()) for _ in range(draws_of(8000, 500))
+    ]
     assert chi_square(draws, dict(ordered_samples(np.full(3, 1 / 3), size, replacement=False))) > FALSE_ALARM
     assert (tree.total, tree.minimum) == (0.0, 0.0)
 
@@ -98,9 +98,9 @@ def test_one_draw_takes_one_random_number_whatever_the_batch() -> None:
     tree = WeightTree(np.arange(1.0, 1001.0))
     for replacement in (True, False):
         whole, parts = np.random.default_rng(6), np.random.default_rng(6)
-        expected, _ = tree.draw(600, replacement=replacement, source=uniform_source(whole))
+        expected, _ = tree.draw(600, replacement=replacement, generator=whole)
         if replacement:
-            found = [tree.draw(k, replacement=True, source=uniform_source(parts))[0] for k in (1, 255, 300, 44)]
+            found = [tree.draw(k, replacement=True, generator=parts)[0] for k in (1, 255, 300, 44)]
             assert np.concatenate(found).tolist() == expected.tolist()
         else:
             parts.random(600)
@@ -119,8 +119,8 @@ def test_a_sum_that_might_overflow_is_refused() -> None:
 def test_weights_too_small_for_the_bits_of_a_random_number_are_refused() -> None:
     with pytest.raises(ValueError, match=r"weights\[2\] = 1e-310: must be 0, or at least 1e-290: multiply all"):
         WeightTree([1.0, 0.0, 1e-310])
-    tree, source = WeightTree([2e-290, 0.0, 1e-290]), uniform_source(generator := np.random.default_rng(7))
+    tree, generator = WeightTree([2e-290, 0.0, 1e-290]), np.random.default_rng(7)
     with pytest.raises(ValueError, match=r"values\[0\] = 5e-324"):
         tree.update([1], [5e-324])
-    draws = [(i,) for i in tree.draw(draws_of(30_000), replacement=True, source=source)[0].tolist()]
+    draws = [(i,) for i in tree.draw(draws_of(30_000), replacement=True, generator=generator)[0].tolist()]
     assert chi_square(draws, {(0,): 2 / 3, (2,): 1 / 3}) > FALSE_ALARM and generator.random() < 1.0

@@ -26,7 +26,6 @@ import numpy as np
 sys.path.append(str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import avare
-from avare._randomness import uniform_source
 from avare.samplers import LimitWarning, Sampler
 from avare.solvers import DivergenceWarning
 from avare.solvers.checkpoint import run_checksum
@@ -274,8 +273,7 @@ def a_structure(make: Callable[[Any], Structure], **arguments: float) -> Subject
 
     def use_structure(holder: list[Structure]) -> str:
         (structure,) = holder
-        generator = np.random.default_rng(5)  # it must outlive its source
-        source = uniform_source(generator)
+        generator = np.random.default_rng(5)
         structure.check()
         for round_ in range(5):
             p = structure.probabilities()
@@ -283,7 +281,7 @@ def a_structure(make: Callable[[Any], Structure], **arguments: float) -> Subject
                 return f"probabilities {p}"
             ways = [True] if np.count_nonzero(p) < SIZE else [True, False]
             for way in ways:
-                indices, chances = structure.draw(SIZE, replacement=way, source=source)
+                indices, chances = structure.draw(SIZE, replacement=way, generator=generator)
                 if not ((chances > 0.0).all() and ((indices >= 0) & (indices < N)).all()):
                     return f"drew {indices} with {chances}"
             structure.update(np.arange(round_, N), np.linspace(0.5, 7.0, N - round_))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
-from avare._randomness import Source
+from avare._randomness import uniform_source
 from avare.state import State
 
 
@@ -55,7 +55,7 @@ class Structure(ABC):
         size: int,
         *,
         replacement: bool,
-        source: Source,
+        generator: np.random.Generator,
         floor: float = 0.0,
         left: NDArray[np.float64] | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -68,8 +68,8 @@ class Structure(ABC):
         replacement
             Whether an index may occur twice. If not, each draw is from the examples that are not drawn
             yet, renormalised; the probabilities returned are those before the first draw.
-        source
-            Where the random numbers come from: see `avare._randomness.uniform_source`.
+        generator
+            Where the random numbers come from.
         floor
             The smallest probability of any example: finite and not negative. Floors above 1/n mean 1/n.
         left
@@ -78,7 +78,7 @@ class Structure(ABC):
         """
         indices, probabilities = np.empty(size, dtype=np.int64), np.empty(size)
         masses = np.empty(size) if left is None else left
-        if not self._draw(self._checked(floor), replacement, source, indices, probabilities, masses):
+        if not self._draw(self._checked(floor), replacement, uniform_source(generator), indices, probabilities, masses):
             raise ValueError(
                 f"size = {size}: fewer examples have a probability above 0, and without replacement each is drawn once"
             )

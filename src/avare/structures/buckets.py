@@ -99,7 +99,6 @@ class Buckets(layout.Cells):
     Memory: 12 bytes per example (plus 0.6 for page tables), and about 8 MB.
 
     >>> import numpy as np
-    >>> from avare._randomness import uniform_source
     >>> buckets = Buckets([1.0, 1.5, 6.0, 0.0])
     >>> buckets.probabilities(floor=0.1).round(3)
     array([0.106, 0.159, 0.635, 0.1  ])
@@ -107,7 +106,7 @@ class Buckets(layout.Cells):
     >>> buckets.probabilities(floor=0.0).round(3)
     array([0.   , 0.111, 0.444, 0.444])
     >>> generator = np.random.default_rng(0)
-    >>> indices, p = buckets.draw(3, floor=0.1, replacement=False, source=uniform_source(generator))
+    >>> indices, p = buckets.draw(3, floor=0.1, replacement=False, generator=generator)
     >>> len(set(indices.tolist()))
     3
     """

@@ -32,7 +32,7 @@ class SeededTree:
         if self.tree.total == 0.0:
             raise ValueError("there is nothing to draw: no item was added yet, or all weights are 0")
         try:
-            return self.tree.draw(size, replacement=replacement, source=uniform_source(self._generator))
+            return self.tree.draw(size, replacement=replacement, generator=self._generator)
         except ValueError:  # all were drawn, and more were wanted
             self.rewind(int(np.count_nonzero(self.tree.values)))
             raise

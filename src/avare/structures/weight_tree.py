@@ -54,7 +54,6 @@ class WeightTree(Structure):
     Memory: 9.1 bytes per example.
 
     >>> import numpy as np
-    >>> from avare._randomness import uniform_source
     >>> tree = WeightTree([1.0, 0.0, 3.0])
     >>> tree.probabilities()
     array([0.25, 0.  , 0.75])
@@ -62,7 +61,7 @@ class WeightTree(Structure):
     >>> tree.total, tree.minimum
     (2.0, 0.5)
     >>> generator = np.random.default_rng(0)
-    >>> indices, p = tree.draw(1000, replacement=True, source=uniform_source(generator))
+    >>> indices, p = tree.draw(1000, replacement=True, generator=generator)
     >>> set(indices.tolist())
     {0, 1, 2}
     """
