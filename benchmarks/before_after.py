@@ -79,7 +79,8 @@ def structure(name: str, n: int, **options: Any) -> Step:
 
     generator = np.random.default_rng(0)
     built = public(structures, name)(generator.lognormal(0.0, 2.0, n), **options)
-    norms, numbers = generator.lognormal(0.0, 2.0, BATCH), {"generator": generator}
+    norms = generator.lognormal(0.0, 2.0, BATCH)
+    numbers: dict[str, Any] = {"generator": generator}
     if "source" in inspect.signature(built.draw).parameters:  # of an older tree
         from avare._randomness import uniform_source
 

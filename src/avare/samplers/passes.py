@@ -16,7 +16,7 @@ from avare.samplers.kernels import register_kernels
 from avare.samplers.memory import average, checked_share, present_unit, unit_of
 from avare.samplers.registry import register
 from avare.state import Field, Fields, State, require_permutation
-from avare.structures.systematic import draw_systematically, in_units_of_the_largest, inclusion
+from avare.structures.systematic import draw_systematically, in_safe_units, inclusion
 from avare.structures.uniform_draws import draw_below
 
 _UNSEEN = -1.0  # in place of a norm
@@ -200,7 +200,7 @@ def _begin_pass(state, size, source):
 def choose_probabilities(norms, least, size, kept):
     """Fill ``kept`` with the probability of each example to be kept; return how many will be."""
     n, total, seen = len(norms), 0.0, 0
-    sizes = in_units_of_the_largest(norms)
+    sizes = in_safe_units(norms)
     for i in range(n):
         if norms[i] != _UNSEEN:
             total += sizes[i]

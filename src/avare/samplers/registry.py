@@ -109,7 +109,7 @@ def build(
     >>> build("Static", problem, batch_size=1, uniform=0.0).probabilities().round(2)
     array([0.07, 0.29, 0.64])
     >>> build("Avare", 100, batch_size=10, lasting_floor=True)
-    Avare(n=100, batch_size=10, replacement=False, delta=1.0, c=125.0, p_min=0.002)
+    Avare(n=100, batch_size=10, replacement=False, delta=1.0, c=125.0, p_min=0.002, memory=0.0)
     """
     kind = get(name)
     n = int(problem if isinstance(problem, int | np.integer) else problem.n)

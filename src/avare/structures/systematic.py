@@ -34,7 +34,9 @@ from avare._compilation import kernel
 from avare._randomness import next_uniform
 from avare.structures.uniform_draws import draw_below
 
-_MOST_HALVINGS = 1000  # 2^1000 is finite; the smallest number, 5e-324, times 2^1000 is normal
+_SAFE, _MOST_SAFE = 100, 900  # of the largest size: exponents of two between which nothing is scaled
+_MOST = 1000  # 2^1000 is finite, and 5e-324 times 2^1000 has all bits
+_SMALLEST = 2.0**-960  # of a size above 0: a count over the sum of some is finite
 
 
 @kernel
@@ -75,7 +77,7 @@ def inclusion(sizes, count, floor=0.0):
     many = len(sizes)
     probabilities = np.empty(many)
     least = floor * count / many
-    sizes = in_units_of_the_largest(sizes)
+    sizes = in_safe_units(sizes)
     falling = np.sort(sizes)[::-1]
     positive = np.searchsorted(-falling, 0.0)  # how many sizes are above 0
     if positive <= count - least * (many - positive):  # these are drawn for certain
@@ -108,13 +110,21 @@ def inclusion(sizes, count, floor=0.0):
 
 
 @kernel
-def in_units_of_the_largest(sizes):
-    """Return sizes times a power of two, the largest near 1: no sum overflows, and no quotient of two sums."""
+def in_safe_units(sizes):
+    """Return sizes times a power of two, so that no sum of them overflows, and no quotient of a count and a sum.
+
+    A size below 2^-860 times the largest becomes 0.
+    """
     largest = 0.0
     for size in sizes:
         largest = max(largest, size)
-    exponent = max(-_MOST_HALVINGS, min(_MOST_HALVINGS, math.frexp(largest)[1]))
-    return sizes * math.ldexp(1.0, -exponent)
+    exponent = math.frexp(largest)[1]
+    shift = min(max(-exponent, 0), _MOST) if exponent < -_SAFE else min(_MOST_SAFE - exponent, 0)
+    scaled = sizes * math.ldexp(1.0, shift)
+    for j in range(len(sizes)):
+        if 0.0 < scaled[j] < _SMALLEST:
+            scaled[j] = 0.0
+    return scaled
 
 
 @kernel
