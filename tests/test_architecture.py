@@ -20,7 +20,7 @@ LONGER: dict[str, str] = {}  # file: why it is one idea
 SHARED_LINES = 6
 # Lines of code by package: what there is may only shrink, or grow by what a user asked for. Of all lines, weighted
 # sampling and replay have 658, streams 224, sets that grow 379.
-MOST_CODE = {"": 16_034, "solvers": 1_800, "experiments": 1_287, "datasets": 586, "torch": 3_046}
+MOST_CODE = {"": 16_151, "solvers": 1_915, "experiments": 1_287, "datasets": 586, "torch": 3_046}
 MOST_PUBLIC_NAMES = 140
 LONGEST_FUNCTION = 80
 MOST_ARGUMENTS = 10  # of a constructor in solvers
