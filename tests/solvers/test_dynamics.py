@@ -98,7 +98,7 @@ def test_tuning_returns_a_result_and_changes_nothing() -> None:
     problem, dynamics = make("Logistic"), Hamiltonian(1.0)
     mode = problem.minimize()
     metric = metric_at(problem, mode)
-    first = Tuned(mode, points_around(problem, mode, metric, 16), N, metric, mode, "auto")
+    first = Tuned(mode, mode, points_around(problem, mode, metric, 16), N, metric, mode, "auto")
     options = ChainOptions(problem, dynamics)
     fixed = TuningOptions(
         first, dynamics, options.build_sampler, moves_anchor=False, changes_metric=False, grows_batches=False

@@ -85,10 +85,8 @@ class ChainOptions:
             validation.integer(name, getattr(self, name), at_least=least)
         if problem.l1 > 0.0:
             raise ValueError(f"problem has l1 = {problem.l1}: its density is not smooth; use an l2 term")
-        self.automatic, linear = (
-            isinstance(self.step_size, str) and self.step_size == "auto",
-            isinstance(problem, Linear),
-        )
+        linear = isinstance(problem, Linear)
+        self.automatic = isinstance(self.step_size, str) and self.step_size == "auto"
         if not self.automatic:
             sizes_of(self.step_size)  # which checks them
         default = "mode" if self.automatic and linear else "none"
@@ -126,8 +124,8 @@ class ChainOptions:
         if self.sampler is None and size == n:
             return Uniform(n, n, seed=seed)
         norms = expected_norms(self.problem, self.control, tuned.anchor, tuned.points)
-        name, options = self.sampler or _DEFAULT, {"initial_norms": norms, "smoothness": norms, "uniform": _UNIFORM}
-        return resolve_sampler(self.problem, name, size, seed, **options)
+        name = _DEFAULT if self.sampler is None else self.sampler
+        return resolve_sampler(self.problem, name, size, seed, initial_norms=norms, smoothness=norms, uniform=_UNIFORM)
 
 
 def draw_chains(
@@ -145,7 +143,7 @@ def draw_chains(
     if resume is not None:
         require_mapping(resume, "resume")
         require_same(resume, {"chains": chains, "0/method": dynamics.name}, "resume", "this call")
-    mode, tuned = _prepare(options, resume)
+    tuned = _prepare(options, resume)
     starts = np.resize(tuned.starts, (chains, problem.dim)) if starts is None else starts
     root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
     seeds = root.spawn(2 * chains)
@@ -162,7 +160,7 @@ def draw_chains(
     run_loops(loops)
     chain = Chain(loops, tuned.step_size)
     if chain.status != "interrupted" and len(chain.step_sizes):
-        _check_draws(chain, loops, problem.why_improper(mode) if isinstance(problem, Linear) else "")
+        _check_draws(chain, loops, problem.why_improper(tuned.mode) if isinstance(problem, Linear) else "")
     ended(chain, loops)
     return chain
 
@@ -178,28 +176,31 @@ def _check_draws(chain: Chain, loops: Sequence[Loop], improper: str) -> None:
         warnings.warn("; ".join(found), ConvergenceWarning, stacklevel=4)
 
 
-def _prepare(options: ChainOptions, state: Mapping[str, Any] | None) -> tuple[Vector, Tuned]:
-    """Return the mode, and what chains start with: found, or from a state."""
-    problem, n, dim, whole = options.problem, options.problem.n, options.problem.dim, options.precondition == "hessian"
+def _prepare(options: ChainOptions, state: Mapping[str, Any] | None) -> Tuned:
+    """Return what chains start with: found, or from a state."""
+    problem, n, dim = options.problem, options.problem.n, options.problem.dim
+    whole = options.precondition == "hessian"
     measures = whole or options.automatic or not isinstance(options.sampler, Sampler)
     metric = diagonal(np.ones(dim) if options.scale is None else options.scale)
-    points, size = np.empty((POINTS if measures else 0, dim)), n if n <= max(_FEW, dim) else max(_BATCH, dim)
-    first = Tuned(np.zeros(dim), points, size, metric, np.zeros(dim), options.step_size)
+    points, nowhere = np.empty((POINTS if measures else 0, dim)), np.zeros(dim)
+    size = n if n <= max(_FEW, dim) else max(_BATCH, dim)
+    first = Tuned(nowhere, nowhere, points, size, metric, nowhere, options.step_size)
     if state is not None:
         return _read_tuned(options, first, state)
     if measures or options.control == "mode":
         mode = _mode(problem) if options.point is None else options.point
         at_mode = metric_at(problem, mode) if measures and isinstance(problem, Linear) else metric
         points = points_around(problem, mode, at_mode, len(points))
-        first = replace(first, anchor=mode, starts=mode, points=points, metric=at_mode if whole else metric)
+        metric = at_mode if whole else metric
+        first = replace(first, mode=mode, anchor=mode, starts=mode, points=points, metric=metric)
     if not (options.automatic and isinstance(problem, Linear)):
-        return first.anchor, first
+        return first
     dynamics, moves = options.dynamics, options.control == "mode" and options.point is None
     choices = TuningOptions(first, dynamics, options.build_sampler, moves, whole, options.batch_size is None)
-    return first.anchor, tune(problem, partial(ChainSteps, options, dynamics.probe()), choices)
+    return tune(problem, partial(ChainSteps, options, dynamics.probe()), choices)
 
 
-def _read_tuned(options: ChainOptions, first: Tuned, state: Mapping[str, Any]) -> tuple[Vector, Tuned]:
+def _read_tuned(options: ChainOptions, first: Tuned, state: Mapping[str, Any]) -> Tuned:
     """Return what an earlier call has found; the chains restore their own metrics."""
     size, metric = options.step_size, first.metric
     if options.automatic:
@@ -208,7 +209,7 @@ def _read_tuned(options: ChainOptions, first: Tuned, state: Mapping[str, Any]) -
         metric = blank(options.problem.dim)
     bounds = {"tuning/rows": {"at_least": 1, "at_most": options.problem.n}}
     anchor, points, rows = read(part_of(state, 0), {"tuning": first.arrays()}, bounds).values()
-    return anchor, Tuned(anchor, points, int(rows[0]), metric, anchor, size)
+    return Tuned(anchor, anchor, points, int(rows[0]), metric, anchor, size)
 
 
 def _mode(problem: Problem) -> Vector:

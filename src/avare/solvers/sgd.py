@@ -132,13 +132,13 @@ def sgd(
     kinds = {"none": (NEVER, 0.0), "polyak": (0, 0.0), "suffix": (steps // 2, 0.0), "recent": (0, _RECENT)}
     average_from, power = kinds[validation.choice("averaging", averaging, kinds)]
     x = np.zeros(problem.dim) if start is None else problem.vector("start", start).copy()
-    update, sizes = descent(x), step_size
+    update, sizes = SgdState(np.empty(0), np.empty(0), 0), step_size
     if wanted is not None:
         found_until, sizes = NEVER, 1.0
         if wanted.power is not None:
             found_until = max(1, steps // _PILOT)
             sizes = Schedule(falling, (found_until, wanted.power))
-        update = descent(x, first_move(problem, x, sampler.batch_size), found_until)
+        update = SgdState(x.copy(), np.array([first_move(problem, x, sampler.batch_size), 0.0]), found_until)
     record = record_of(problem.dim, average_from=average_from, average_power=power)
     first, method = x.copy(), SgdSteps("sgd", sampler, PlainEstimator(problem, x), update, record)
     loop = Loop(method, monitoring, sizes_of(sizes), steps)
@@ -156,14 +156,7 @@ class SgdState(NamedTuple):
     reach: Vector
     """The largest distance from the origin, and the sum of the squared norms of all gradients."""
     adapt_until: int
-    """Until this step, sizes follow the path."""
-
-
-def descent(x: Vector, first_move: float = 0.0, adapt_until: int = 0) -> SgdState:
-    """Return the state for steps from x, with sizes that adapt until some step, by default never."""
-    if adapt_until == 0:
-        return SgdState(np.empty(0), np.empty(0), 0)
-    return SgdState(x.copy(), np.array([first_move, 0.0]), adapt_until)
+    """Until this step, sizes follow the path; 0 if they are given."""
 
 
 class SgdSteps(Steps):
@@ -187,10 +180,10 @@ _dog_size_in_kernels = inlined(_dog_size)
 
 
 @update_kernel(SgdState, saved=("origin", "reach"))
-def _apply(descent, work, size, noise, done, at):
-    x, gradient, reach = work.x, work.gradient, descent.reach
+def _apply(state, work, size, noise, done, at):
+    x, gradient, reach = work.x, work.gradient, state.reach
     if len(reach) > 0:
-        if at <= descent.adapt_until:
+        if at <= state.adapt_until:
             reach[1] += _square(gradient, work.l2, x)
         size *= _dog_size_in_kernels(reach)
     for j in range(len(x)):
@@ -199,8 +192,8 @@ def _apply(descent, work, size, noise, done, at):
         return False
     for j in range(len(x)):
         x[j] -= gradient[j]
-    if at <= descent.adapt_until:
-        reach[0] = max(reach[0], _distance(x, descent.origin))
+    if at <= state.adapt_until:
+        reach[0] = max(reach[0], _distance(x, state.origin))
     return True
 
 

@@ -74,6 +74,8 @@ _SEED = 20  # any number: the same problem gets the same chains
 class Tuned:
     """What chains start with."""
 
+    mode: Vector
+    """The mode, or the point that was given; after resuming, the anchor."""
     anchor: Vector
     """The mode, or the mean of the last short chains."""
     points: Vector
