@@ -14,7 +14,7 @@ from avare.problems.base import Vector
 from avare.solvers.arguments import resolve_sampler
 from avare.solvers.estimators.table import TableEstimator
 from avare.solvers.loop import Loop, Monitoring
-from avare.solvers.preconditioner import Preconditioner, automatic_step_size, sampler_options
+from avare.solvers.preconditioner import DiagonalPreconditioner, automatic_step_size, sampler_options
 from avare.solvers.run import Run, run_of
 from avare.solvers.saga import SagaSteps
 from avare.solvers.step_sizes import sizes_of
@@ -61,7 +61,7 @@ def one_epoch(
     inverse, shift = np.divide(1.0, curvature, out=np.zeros(width), where=curvature > 0.0), np.zeros(width)
     if moments.means.any():
         rows.means = shift[: rows.columns] = moments.means
-    metric = Preconditioner(inverse, shift, np.sqrt(rows.lengths(inverse)).astype(np.float32))
+    metric = DiagonalPreconditioner(inverse, shift, np.sqrt(rows.lengths(inverse)).astype(np.float32))
     size = scale * automatic_step_size(problem, metric, batch_size, rows)
     draws = resolve_sampler(problem, sampler, batch_size, seed, **sampler_options(problem, metric))
     steps = SagaSteps(draws, TableEstimator(problem, start, batch_size, lengths=metric.lengths), metric, size, 0.0)

@@ -22,7 +22,12 @@ from avare.solvers.arguments import DEFAULT, resolve_sampler
 from avare.solvers.estimators.table import TableEstimator
 from avare.solvers.kernels import update_kernel
 from avare.solvers.loop import Callback, Loop, Monitoring
-from avare.solvers.preconditioner import Preconditioner, automatic_step_size, diagonal_preconditioner, sampler_options
+from avare.solvers.preconditioner import (
+    DiagonalPreconditioner,
+    automatic_step_size,
+    diagonal_preconditioner,
+    sampler_options,
+)
 from avare.solvers.run import Run, run_of
 from avare.solvers.step_sizes import sizes_of
 from avare.solvers.steps import Steps
@@ -138,7 +143,12 @@ class SagaSteps(Steps):
     estimator: TableEstimator
 
     def __init__(
-        self, sampler: Sampler, estimator: TableEstimator, preconditioner: Preconditioner, size: float, tol: float
+        self,
+        sampler: Sampler,
+        estimator: TableEstimator,
+        preconditioner: DiagonalPreconditioner,
+        size: float,
+        tol: float,
     ) -> None:
         problem = estimator.problem
         super().__init__("saga", sampler, estimator, proximal(problem, preconditioner, size))
@@ -174,7 +184,7 @@ class Proximal(NamedTuple):
     step_size: float
 
 
-def proximal(problem: Linear, preconditioner: Preconditioner, step_size: float) -> Proximal:
+def proximal(problem: Linear, preconditioner: DiagonalPreconditioner, step_size: float) -> Proximal:
     """Return the state for steps of one size."""
     sizes, width = step_size * preconditioner.inverse, problem.width
     threshold, shrink = sizes * problem.penalty.l1[:width], 1.0 / (1.0 + sizes * problem.penalty.l2[:width])
