@@ -106,7 +106,7 @@ docs: $(VENV)/docs-installed ## the documentation site, in build/docs; a warning
 
 # Those marked in benchmarks/README.md, which says why the others are left out; short ones first.
 BENCHMARKS = structures samplers first_hour solvers steps advice linear linear_shapes linear_certificates linear_choices \
-	gradient_norms torch_loader memories one_number replay frameworks calibrated nets_race nets_fronts doubts
+	gradient_norms torch_loader memories one_number replay frameworks calibrated nets_race nets_fronts regret doubts
 bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks/results/
 	@echo "Measuring; with all data this takes hours, and benchmarks/README.md says what each script answers ..."
 	@set -e; for name in $(BENCHMARKS); do echo $$name; $(RUN) benchmarks/$$name.py; done

@@ -1,5 +1,10 @@
-"""How the regret grows: runs that measure it at every step. ``python benchmarks reproduce theory``."""
+"""How the regret grows: runs that measure it at every step. ``python benchmarks reproduce theory``.
 
+``python benchmarks/regret.py`` does the same with averages in place of the last norm: see docs/theory.md. The exponents
+must not grow with the share of the past; the regret itself may.
+"""
+
+import argparse
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -32,13 +37,15 @@ from avare.experiments.store import Record, Spec, number, numbers
 from avare.plotting import Chart, Curve, Style
 from avare.plotting.charts import BLUE, VERMILION
 from avare.solvers import sgd, sgld
-from harness import curve_numbers
+from harness import curve_numbers, save, table, where
 
 BOUNDS = {"sgd": Fraction(2, 3), "sgld": Fraction(5, 6)}
 """The theorems bound the regret of each method by this power of the steps."""
 _STYLES = {"sgd": Style(BLUE, "solid", "o"), "sgld": Style(VERMILION, "solid", "s")}
 STEPS = {"full": 100_000, "quick": 5_000}
 """Steps of a run."""
+MEMORIES = (0.0, 0.3, 0.5)
+"""Shares of the past in what `Avare` remembers."""
 _POINTS = 400  # of a thinned trace, at most
 _NOTE = "Excess of the gradient's second moment over the least possible, summed over all steps. A line that is no "
 _NOTE += "steeper than its dashed one grows no faster than proved."
@@ -89,7 +96,8 @@ def measure_regret(spec: Spec, X: Any, y: NDArray[Any]) -> Record:
     problem = problem_of(spec, X, y)
     largest, mu, steps = float(problem.smoothness.max()), problem.strong_convexity, spec["length"]
     delta = {"sgd": 1.0, "sgld": 0.5}[spec["method"]]
-    sampler = Avare(problem.n, 1, replacement=True, seed=spec["seed"], delta=delta)
+    memory = spec.get("memory", 0.0)
+    sampler = Avare(problem.n, 1, replacement=True, memory=memory, seed=spec["seed"], delta=delta)
     sizes = schedules.inverse_time(problem.n, largest, mu)
     started = time.perf_counter()
     if spec["method"] == "sgd":
@@ -198,3 +206,46 @@ def guide(growth: Growth) -> Curve:
     x, start, power = growth.curve.x[late], growth.curve.mean[late][0], BOUNDS[growth.method]
     style = _STYLES[growth.method]._replace(dash="dash")
     return Curve(f"T^({power})", x, 1.5 * start * (x / x[0]) ** float(power), style=style, guide=True)
+
+
+def with_averages(steps: int, runs: int) -> list[dict[str, Any]]:
+    """Measure the regret of both methods with each memory."""
+    data, loss = obtain("synthetic")
+    common = {**common_spec("theory", data, loss, 1.0), "length": steps}
+    rows = []
+    for method in BOUNDS:
+        for memory in MEMORIES:
+            specs = [{**common, "method": method, "memory": memory, "seed": seed} for seed in range(runs)]
+            traces = [measure_regret(spec, data.X, data.y)["trace"] for spec in specs]
+            slopes, regrets = [exponent(trace) for trace in traces], [trace["regret"][-1] for trace in traces]
+            rows.append({"method": method, "memory": memory, "slopes": slopes, "regrets": regrets})
+    return rows
+
+
+def report(result: Mapping[str, Any]) -> str:
+    """Write the table."""
+    rows = []
+    for row in result["rows"]:
+        last = next(each for each in result["rows"] if (each["method"], each["memory"]) == (row["method"], 0.0))
+        ratio = np.mean(row["regrets"]) / np.mean(last["regrets"])
+        slopes = f"{np.mean(row['slopes']):.3f} ± {np.std(row['slopes'], ddof=1) / len(row['slopes']) ** 0.5:.3f}"
+        rows.append([row["method"].upper(), str(row["memory"]), slopes, str(BOUNDS[row["method"]]), f"{ratio:.2f}"])
+    heads = ["", "memory", "exponent of the regret", "proved", "regret, over that of the last norm"]
+    words = f"Means of {len(result['rows'][0]['slopes'])} runs of {result['steps']:,} steps with batches of 1."
+    return f"# Regret with a memory that averages\n\n{words}\n\n{table(heads, rows)}"
+
+
+def main() -> None:
+    """Measure, store and print."""
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n", 1)[0])
+    parser.add_argument("--quick", action="store_true", help="short runs, to see that it works; nothing is stored")
+    quick = parser.parse_args().quick
+    steps, runs = (STEPS["quick"], 2) if quick else (STEPS["full"], RUNS)
+    result = {"where": where(), "steps": steps, "rows": with_averages(steps, runs)}
+    if not quick:
+        save("regret", result, report(result))
+    print(report(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -42,7 +42,7 @@ AIMS = {
     "replay": 240,
     "jax": 100,
     "laboratory": 2_000,
-    "rest": 760,
+    "rest": 800,
 }
 ABOVE: dict[str, int] = {}  # room: how many lines it is above its aim
 MOST_PUBLIC_NAMES = 140
@@ -157,7 +157,7 @@ def code_of(room: str) -> int:
 
 def test_every_package_is_in_a_room() -> None:
     assert {package_of(path) for path in FILES} == {package for packages in ROOMS.values() for package in packages}
-    assert sum(AIMS.values()) <= 14_500
+    assert sum(AIMS.values()) <= 14_540
 
 
 @pytest.mark.parametrize("room", ROOMS)
