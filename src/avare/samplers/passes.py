@@ -41,9 +41,10 @@ class Passes(Sampler):
 
     Each batch is unbiased over the choice and the order of its pass. As in all shuffled passes, batches are not
     independent: an example comes once per pass, apart from those that fill up the last batch. Errors cancel out within
-    a pass, and no example is left out for long. `gain` compares single batches, and does not count that. It is at most
-    1 / least, and below 1 if norms change so much from visit to visit that the last one says little about the next:
-    with :math:`\pi` unrelated to the norms it is :math:`N^2 / (\sum \pi_i \sum 1 / \pi_i)`.
+    a pass, and no example is left out for long. `gain` compares single batches: a ratio of whole passes would be 0
+    whatever the norms, because the sum over a shuffled pass has no variance at all. The gain is at most 1 / least. It
+    is below 1 if norms change so much from visit to visit that the last one says little about the next, and `memory` is
+    0. With :math:`\pi` unrelated to the norms it is :math:`N^2 / (\sum \pi_i \sum 1 / \pi_i)`.
 
     Choose it for nets if the test error counts: it costs next to nothing, and follows shuffled batches closely.
     InfoBatch (Qin et al., 2024) is the same idea with losses in place of norms, and probabilities of one half and one.
