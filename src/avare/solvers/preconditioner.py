@@ -54,7 +54,9 @@ def diagonal_preconditioner(problem: Linear) -> DiagonalPreconditioner:
     return DiagonalPreconditioner(inverse, shift, np.sqrt(rows.lengths(inverse)).astype(np.float32))
 
 
-def automatic_step_size(problem: Linear, preconditioner: DiagonalPreconditioner, batch_size: int, rows: Any = None) -> float:
+def automatic_step_size(
+    problem: Linear, preconditioner: DiagonalPreconditioner, batch_size: int, rows: Any = None
+) -> float:
     """Choose a step size, 1 / (5 S / m + 10 L).
 
     S is the sum of the smoothness constants and L the constant of the sum, both in the preconditioner. The power method
