@@ -39,6 +39,7 @@ from harness import save, table, where
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 import campaign_learning
+import campaign_weights
 import crafted
 from laws import FALSE_ALARM, chi_square, ordered_samples
 from sampler_checks import check_structures, norms_at, train, ways
@@ -336,6 +337,9 @@ TRIALS: dict[str, tuple[Trial, str]] = {
         (kills, "kills"),
         (interrupts, "interrupts"),
         (frameworks, "kills"),
+        (campaign_weights.weights, "draws"),
+        (campaign_weights.passes, "indices"),
+        (campaign_weights.epochs, "batches"),
         (campaign_learning.loaders, "batches"),
         (campaign_learning.linear_models, "problems"),
         (campaign_learning.chains, "sets of chains"),
