@@ -40,6 +40,7 @@ from sorted_norms import SortedNorms
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 import campaign_files
 import campaign_learning
+import campaign_weights
 import crafted
 from laws import FALSE_ALARM, chi_square, ordered_samples
 from sampler_checks import check_structures, norms_at, train, ways
@@ -340,6 +341,9 @@ TRIALS: dict[str, tuple[Trial, str]] = {
         (campaign_files.archives, "members"),
         (campaign_files.records, "odd records"),
         (campaign_files.names, "names"),
+        (campaign_weights.weights, "draws"),
+        (campaign_weights.passes, "indices"),
+        (campaign_weights.epochs, "batches"),
         (campaign_learning.loaders, "batches"),
         (campaign_learning.linear_models, "problems"),
         (campaign_learning.chains, "sets of chains"),

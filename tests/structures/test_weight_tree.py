@@ -10,7 +10,9 @@ from avare.structures.weight_tree import replace
 from laws import FALSE_ALARM, chi_square, draws_of, ordered_samples
 
 DRAWS = draws_of(100_000)
-values = st.one_of(st.just(0.0), st.floats(1e-3, 1e3), st.floats(-289, 300).map(lambda e: 10.0**e), st.just(1e-290))
+values = st.one_of(
+    st.just(0.0), st.floats(1e-3, 1e3), st.floats(-300, 300).map(lambda e: 10.0**e), st.sampled_from([5e-324, 1e-310])
+)
 
 
 @given(
@@ -116,11 +118,15 @@ def test_a_sum_that_might_overflow_is_refused() -> None:
     assert tree.total == 3.0
 
 
-def test_weights_too_small_for_the_bits_of_a_random_number_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"weights\[2\] = 1e-310: must be 0, or at least 1e-290: multiply all"):
-        WeightTree([1.0, 0.0, 1e-310])
-    tree, generator = WeightTree([2e-290, 0.0, 1e-290]), np.random.default_rng(7)
-    with pytest.raises(ValueError, match=r"values\[0\] = 5e-324"):
-        tree.update([1], [5e-324])
-    draws = [(i,) for i in tree.draw(draws_of(30_000), replacement=True, generator=generator)[0].tolist()]
-    assert chi_square(draws, {(0,): 2 / 3, (2,): 1 / 3}) > FALSE_ALARM and generator.random() < 1.0
+@pytest.mark.parametrize("first", [0.0, 1.0])
+def test_weights_with_too_few_bits_for_a_random_number(first: float) -> None:
+    tree, generator, p = WeightTree([5e-324, 0.0, 1e-323, first]), np.random.default_rng(7), [1 / 3, 0.0, 2 / 3]
+    if first == 0.0:
+        draws = [(i,) for i in tree.draw(draws_of(30_000), replacement=True, generator=generator)[0].tolist()]
+        assert chi_square(draws, {(0,): 1 / 3, (2,): 2 / 3}) > FALSE_ALARM
+    size = 3 if first else 2
+    firsts = [(int(tree.draw(size, replacement=False, generator=generator)[0][-2]),) for _ in range(draws_of(5_000))]
+    assert chi_square(firsts, {(0,): p[0], (2,): p[2]}) > FALSE_ALARM
+    tree.check()
+    with pytest.raises(ValueError, match=r"state\['weights'\]\[1\] = 1e\+308: must be at most"):
+        WeightTree.from_state({"weights": np.array([1.0, 1e308])}, 2)

@@ -3,7 +3,7 @@
 An item of priority p is drawn with probability ``P_i = p_i^alpha / sum_j p_j^alpha``. Its weight is
 ``(n P_i)^-beta``, divided by the largest weight of any item in the buffer, which is ``(P_min / P_i)^beta``. The powers
 ``p^alpha`` are the weights of a `WeightTree`: the total and the minimum are exact after any number of changes. A
-priority above 0 can always be drawn: a power below 1e-290 counts as 1e-290.
+priority above 0 can always be drawn: a power that is rounded to 0 counts as 5e-324, the smallest number above it.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare.state import Field, State
 from avare.structures.seeded_tree import SeededTree
-from avare.structures.weight_tree import SMALLEST_WEIGHT, WeightTree
+from avare.structures.weight_tree import WeightTree
 
 
 class Prioritized:
@@ -124,8 +124,8 @@ class Prioritized:
         Items of priority 0 are never drawn. If there is none, if all are 0, or too few are above 0 for a batch
         without replacement, it is a ``ValueError``.
         """
-        indices, p = self._draws.draw(validation.integer("size", size, at_least=0), self.replacement)
-        return indices, (self.minimum / self.total / p) ** self.beta
+        indices, _ = self._draws.draw(validation.integer("size", size, at_least=0), self.replacement)
+        return indices, (self.minimum / self._draws.tree.values[indices]) ** self.beta
 
     def update(self, indices: ArrayLike, priorities: ArrayLike) -> None:
         """Replace the priorities of some items, finite and not negative; the last one of a repeated index counts."""
@@ -136,7 +136,7 @@ class Prioritized:
         self._replace(*validation.indexed("priorities", priorities, places, self.capacity), "priorities")
 
     def _replace(self, places: NDArray[np.int64], priorities: NDArray[np.float64], name: str) -> None:
-        weights = np.where(priorities > 0.0, np.maximum(priorities**self.alpha, SMALLEST_WEIGHT), 0.0)
+        weights = np.where(priorities > 0.0, np.maximum(priorities**self.alpha, 5e-324), 0.0)
         self._draws.tree.require_bounded(f"{name} ** alpha", weights)
         self._draws.tree.replace(places, weights)
         self._highest = float(priorities.max(initial=self._highest))

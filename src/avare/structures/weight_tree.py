@@ -14,6 +14,9 @@ draws from memory overlap. Without replacement, each drawn weight is set to zero
 The depth is log16(n): 5 for a million weights, 7 for a hundred million. `Buckets` needs O(1) operations, but touches
 more memory for each.
 
+A total below 1e-290 has too few bits for that, as in a set of subnormal weights. Then the weights are summed one by
+one, in larger units, which takes O(N).
+
 *Example.* Of the weights 1, 2, 0, 1 the total is 4. The number 3.0 skips 1 and 2, and then 0: it draws the last.
 """
 
@@ -36,8 +39,8 @@ _BITS = 4
 _CHILDREN = 1 << _BITS
 _TOGETHER = 256  # draws that go down together: their scratch stays in the fastest cache
 _LARGEST_SUM = 2.0**1023
-SMALLEST_WEIGHT = 1e-290
-"""Times this, a random number keeps its 53 bits. Below 2e-292 it loses some: the product is a subnormal number."""
+_SMALL = 1e-290  # a total from which to draw in other units: times a smaller one, a random number loses bits
+_UNITS = 2.0**600  # ... in which such a total keeps all of them
 
 
 class _Arrays(NamedTuple):
@@ -69,12 +72,10 @@ class WeightTree(Structure):
     _arrays: _Arrays
 
     def __init__(self, weights: ArrayLike) -> None:
-        """Build from weights, each 0 or from 1e-290 to 2**1023 / n. O(N)."""
+        """Build from weights, finite and not negative. O(N)."""
         checked = validation.nonnegative("weights", weights)
         self._allocate(len(checked))
-        self.require_bounded("weights", checked)
-        self._arrays.sums[: self.n] = checked
-        _build(self._arrays)
+        self._fill("weights", checked)
 
     @classmethod
     def zeros(cls, n: int) -> "WeightTree":
@@ -86,7 +87,14 @@ class WeightTree(Structure):
     @classmethod
     def from_state(cls, state: Mapping[str, Any], n: int) -> "WeightTree":
         """Build from what `state` returned for n examples; a damaged state raises a ``ValueError``. O(N)."""
-        return cls(Field(np.float64, (n,), at_least=0.0).read(state, "weights"))
+        self = cls.zeros(n)
+        self._fill("state['weights']", Field(np.float64, (n,), at_least=0.0).read(state, "weights"))
+        return self
+
+    def _fill(self, name: str, weights: NDArray[np.float64]) -> None:
+        self.require_bounded(name, weights)
+        self._arrays.sums[: self.n] = weights
+        _build(self._arrays)
 
     def _allocate(self, n: int) -> None:
         self.n = validation.integer("n", n, at_least=1, at_most=MAX_EXAMPLES)
@@ -129,11 +137,9 @@ class WeightTree(Structure):
         return where, what
 
     def require_bounded(self, name: str, values: NDArray[np.float64]) -> None:
-        """Raise a ``ValueError`` if the sum of n such weights might overflow, or be too small to draw from. O(size)."""
+        """Raise a ``ValueError`` if the sum of n such weights might overflow. O(size)."""
         most = _LARGEST_SUM / self.n
         refuse_unless(values <= most, values, name, f"must be at most {most:g}, so that the sum does not overflow")
-        is_exact = (values == 0.0) | (values >= SMALLEST_WEIGHT)
-        refuse_unless(is_exact, values, name, f"must be 0, or at least {SMALLEST_WEIGHT:g}: multiply all by a constant")
 
     def replace(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Replace weights without any checks. O(log N) each, with base 16."""
@@ -271,6 +277,32 @@ def _go_down(sums, starts, indices, left):
     return touched
 
 
+@lean
+def _scan(sums, n, total, uniform):
+    """Draw an index from a total below `_SMALL`, in larger units, in O(N)."""
+    x, last = uniform * (total * _UNITS), 0
+    for i in range(n):
+        mass = sums[i] * _UNITS
+        if x < mass:
+            return i
+        x -= mass
+        if mass > 0.0:
+            last = i
+    return last
+
+
+@lean
+def _draw_together(arrays, source, indices, left):
+    """Draw with replacement, some at a time, by `_go_down`."""
+    touched, total = 0.0, arrays.sums[-1]
+    for first in range(0, len(indices), _TOGETHER):
+        last = min(first + _TOGETHER, len(indices))
+        for j in range(first, last):
+            indices[j], left[j] = 0, _below(next_uniform(source) * total, total)
+        touched += _go_down(arrays.sums, arrays.starts, indices[first:last], left[first:last])
+    return touched
+
+
 @kernel
 def draw(arrays, n, replacement, source, indices, probabilities, left):
     """Draw indices, without replacement also what is left before each; return whether there are enough."""
@@ -284,11 +316,11 @@ def draw(arrays, n, replacement, source, indices, probabilities, left):
         return True
     found, touched = size, 0.0
     if replacement:
-        for first in range(0, size, _TOGETHER):
-            last = min(first + _TOGETHER, size)
-            for j in range(first, last):
-                indices[j], probabilities[j] = 0, _below(next_uniform(source) * total, total)
-            touched += _go_down(sums, arrays.starts, indices[first:last], probabilities[first:last])
+        if total < _SMALL:
+            for j in range(size):
+                indices[j] = _scan(sums, n, total, next_uniform(source))
+        else:
+            touched = _draw_together(arrays, source, indices, probabilities)
         for j in range(size):
             probabilities[j] = sums[indices[j]] / total
     else:
@@ -311,8 +343,11 @@ def take(arrays, source, indices, values, left):
         if left[j] == 0.0:
             return j
         one, rest = indices[j : j + 1], values[j : j + 1]
-        one[0], rest[0] = 0, _below(next_uniform(source) * left[j], left[j])
-        _go_down(arrays.sums, arrays.starts, one, rest)
+        if left[j] < _SMALL:
+            one[0] = _scan(arrays.sums, arrays.starts[1], left[j], next_uniform(source))
+        else:
+            one[0], rest[0] = 0, _below(next_uniform(source) * left[j], left[j])
+            _go_down(arrays.sums, arrays.starts, one, rest)
         value = arrays.sums[one[0]]
         rest[0] = 0.0
         replace(arrays, one, rest)
