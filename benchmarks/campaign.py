@@ -186,6 +186,83 @@ def drift(generator: np.random.Generator) -> int:
     return 2 * steps
 
 
+def magnitudes(generator: np.random.Generator) -> int:
+    """Norms of any size, from 5e-324 to 1e308, give finite weights, probabilities that sum to 1, and a state."""
+    name, sampler = some_sampler(generator, first := int(generator.integers(3, 40)), int(generator.integers(1, 4)))
+    n = sampler.n
+    low, high = np.sort(generator.uniform(-323.3, 308.0, 2))
+    norms = 10.0 ** np.where(generator.random(n) < generator.random(), low, generator.uniform(low, high, n))
+    norms[generator.random(n) < 0.2 * generator.random()] = 0.0
+    steps = 60
+    for _ in range(steps):
+        batch = sampler.sample()
+        assert np.isfinite(batch.weights).all() and (batch.weights > 0.0).all(), f"{sampler}, norms {norms.tolist()}"
+        assert ((batch.indices >= 0) & (batch.indices < n)).all(), f"{sampler}, norms {norms.tolist()}"
+        sampler.update(batch, norms[batch.indices])
+        total = sampler.probabilities().sum()
+        assert abs(total - 1.0) < 1e-9, f"{sampler}: p sums to {total}, norms {norms.tolist()}"
+    twin = crafted.makers()[name](first, sampler.batch_size, replacement=sampler.replacement)
+    twin.load_state_dict(sampler.state_dict())
+    check_structures(sampler)
+    return steps
+
+
+def rings(generator: np.random.Generator) -> int:
+    """Sets with a capacity draw exactly what is present, also after everything was replaced, and resume."""
+    kind = str(generator.choice(["Avare", "Calibrated", "Static", "Uniform", "Uniform in passes"]))
+    n = int(generator.integers(2, 9))
+    capacity = n + int(generator.integers(0, 3))
+    options: dict[str, Any] = {"Static": {"smoothness": np.ones(n)}, "Uniform in passes": {"reshuffle": True}}.get(
+        kind, {}
+    )
+    make = getattr(avare, kind.split()[0])
+    sampler = make(n, 1, capacity=capacity, seed=int(generator.integers(2**32)), **options)
+    present, added, changes = set(range(n)), n, 30
+    for _ in range(changes):
+        if generator.random() < 0.5 and len(present) > 1:
+            gone = generator.permutation(sorted(present))[: int(generator.integers(1, len(present)))]
+            sampler.retire(gone)
+            present -= set(gone.tolist())
+        else:
+            count = int(generator.integers(1, capacity + 1))
+            new = sampler.append(norms=np.ones(count)) if kind == "Static" else sampler.append(count)
+            expected = [(added + k) % capacity for k in range(count)]
+            assert new.tolist() == expected, f"{sampler}: appended {new}"
+            present, added = present | set(expected), added + count
+        drawn = {int(sampler.sample().indices[0]) for _ in range(40 * len(present))}
+        assert drawn == present, f"{sampler}: draws {drawn} of {present}"  # a false alarm in 1e16
+        twin = make(n, 1, capacity=capacity, **options)
+        twin.load_state_dict(sampler.state_dict())
+        assert twin.sample().indices.tolist() == sampler.sample().indices.tolist(), f"{sampler}"
+    return changes
+
+
+def forks(generator: np.random.Generator) -> int:
+    """A process that is forked while a thread draws can use the sampler, and finds it whole."""
+    _, sampler = some_sampler(generator, 200, 8)
+    stop, count = threading.Event(), 5
+
+    def work() -> None:
+        while not stop.is_set():
+            sampler.update(sampler.sample(), np.ones(8))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for _ in range(count):
+            if (child := os.fork()) == 0:
+                signal.alarm(20)
+                check_structures(sampler)
+                sampler.sample()
+                os._exit(0)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            assert code == 0, f"{sampler}: a child ended with {code}"
+    finally:
+        stop.set()
+        thread.join()
+    return count
+
+
 def states(generator: np.random.Generator) -> int:
     """No crafted state ends the process, hangs, changes anything when refused, or gives a weight that is not finite."""
     name = str(generator.choice(crafted.every()))
@@ -338,6 +415,9 @@ TRIALS: dict[str, tuple[Trial, str]] = {
         (kills, "kills"),
         (interrupts, "interrupts"),
         (frameworks, "kills"),
+        (magnitudes, "steps"),
+        (rings, "changes"),
+        (forks, "forks"),
         (campaign_files.archives, "members"),
         (campaign_files.records, "odd records"),
         (campaign_files.names, "names"),
