@@ -26,7 +26,7 @@ from avare import _validation as validation
 from avare._compilation import inlined, lean
 
 DECAY = 0.97  # per batch: the unit looks back roughly thirty batches
-JUMP = 1000.0  # times the unit: a batch above it starts the unit again
+JUMP = 10.0  # octaves above the unit: a batch that is higher starts the unit again
 LOG, COUNT = 4, 5
 """Where the sums of the gain have the decaying sums of the logarithms of mean norms, to base 2, and of 1."""
 _GIVEN = 1e-9  # how many batches the initial norms count for: less than any batch
@@ -58,10 +58,11 @@ def add_mean(moments, mean):
     """Add the mean norm of all examples, as a batch estimates it, to the sums of the unit."""
     if not 0.0 < mean < np.inf:
         return
-    if moments[COUNT] > 0.0 and mean > JUMP * 2.0 ** (moments[LOG] / moments[COUNT]):
-        moments[LOG], moments[COUNT] = 0.0, 0.0
-    moments[LOG] = DECAY * moments[LOG] + math.log2(mean)
-    moments[COUNT] = DECAY * moments[COUNT] + 1.0
+    log, total, count = math.log2(mean), moments[LOG], moments[COUNT]
+    if log * count > total + JUMP * count:
+        total, count = 0.0, 0.0
+    moments[LOG] = DECAY * total + log
+    moments[COUNT] = DECAY * count + 1.0
 
 
 @lean

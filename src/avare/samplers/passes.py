@@ -220,6 +220,10 @@ def choose_probabilities(norms, least, size, kept):
 
 @kernel
 def _learn_kernel(state, indices, norms):
+    if state.memory == 0.0:  # old norms need not be read
+        for j in range(len(indices)):
+            state.norms[indices[j]] = min(norms[j], LARGEST_NORM)
+        return
     unit = unit_of(state.moments, state.memory, norms)
     for j in range(len(indices)):
         norm = average(state.norms[indices[j]], norms[j] / unit, state.memory)

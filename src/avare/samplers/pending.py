@@ -64,18 +64,21 @@ class PendingBatches:
 
     def add(self, batch: Batch, present: int) -> None:
         """Keep a batch that was drawn from ``present`` examples, and drop the oldest beyond the limit."""
-        copies = batch.indices.tobytes(), batch.weights.copy(), batch.probabilities.copy()
-        self._drawn.append(Drawn(batch, *copies, present))
-        while len(self._drawn) > self._limit:
-            self._drawn.popleft()
+        drawn = self._drawn
+        drawn.append(Drawn(batch, batch.indices.tobytes(), batch.weights.copy(), batch.probabilities.copy(), present))
+        while len(drawn) > self._limit:
+            drawn.popleft()
 
     def pop(self, batch: Batch | None, indices: NDArray[np.int64]) -> Drawn | None:
         """Remove and return a batch, or else the oldest one with these indices. O(1) for the oldest of all."""
+        drawn = self._drawn
+        if drawn and batch is not None and drawn[0].batch is batch:  # in the common case
+            return drawn.popleft()
         place = self._place_of(batch, indices)
         if place is None:
             return None
-        found = self._drawn[place]
-        del self._drawn[place]
+        found = drawn[place]
+        del drawn[place]
         return found
 
     def find(self, indices: NDArray[np.int64]) -> Drawn | None:
@@ -89,7 +92,10 @@ class PendingBatches:
                 if each.batch is batch:
                     return place
         key = indices.tobytes()
-        return next((place for place, each in enumerate(self._drawn) if each.indices == key), None)
+        for place, each in enumerate(self._drawn):
+            if each.indices == key:
+                return place
+        return None
 
     def state(self) -> State:
         """Return what must be saved: one row per batch, oldest first."""
