@@ -13,7 +13,7 @@ import scipy.sparse
 
 from avare.experiments import Store, compare, diagnose, obtain
 from avare.experiments.aggregate import groups_of
-from avare.experiments.data import Data, digest, prepared
+from avare.experiments.data import Data, prepared
 from avare.experiments.diagnosis import Diagnosis
 from avare.experiments.sgd_runs import BASELINE, DEFAULT, problem_of, sampler_of, separate
 from avare.experiments.store import Result, Spec
@@ -34,7 +34,7 @@ def datasets(folder: str | None) -> Iterator[tuple[str, Data, str, dict[str, Any
         return (generator.random(len(outputs)) < 1.0 / (1.0 + np.exp(-outputs))).astype(np.int64)
 
     def given(name: str, X: Any, y: Any, loss: str, **settings: Any) -> tuple[str, Data, str, dict[str, Any]]:
-        return name, prepared(Data(name, X, y, digest(X, y))), loss, settings
+        return name, prepared(Data(name, X, y)), loss, settings
 
     for name in ("synthetic", "digits"):
         data, loss = obtain(name)

@@ -11,7 +11,7 @@ import numpy as np
 
 from avare.experiments import Data, Store, compare
 from avare.experiments.base import get
-from avare.experiments.data import digest, prepared
+from avare.experiments.data import prepared
 from avare.experiments.report import write
 
 
@@ -20,7 +20,7 @@ def rare(rows: int) -> Data:
     generator = np.random.default_rng(0)
     X = generator.normal(size=(rows, 100))
     y = X @ generator.normal(size=100) / 3.0 + 2.0 * generator.normal(size=rows) > 9.5
-    return prepared(Data("rare", X, y.astype(np.int64), digest(X, y)))
+    return prepared(Data("rare", X, y.astype(np.int64)))
 
 
 def similar(rows: int) -> Data:
@@ -28,7 +28,7 @@ def similar(rows: int) -> Data:
     generator = np.random.default_rng(1)
     X = np.sign(generator.normal(size=(rows, 300)))
     y = X @ generator.normal(size=300) + np.sign(generator.normal(size=rows))
-    return prepared(Data("similar", X, y, digest(X, y)))
+    return prepared(Data("similar", X, y))
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from avare.experiments import datasets
-from avare.experiments.data import Data, Place, digest
+from avare.experiments.data import Data, Place
 from avare.experiments.datasets import DatasetError
 from nets.training import build
 
@@ -47,7 +47,7 @@ class Script:
     def load(self, folder: Place) -> Data:
         """Return the rows for training, validation and test, in this order."""
         X, y = self.select(self, folder)
-        return Data(self.dataset, X, y, digest(X, y))
+        return Data(self.dataset, X, y)
 
 
 class Augmented(Dataset[Any]):

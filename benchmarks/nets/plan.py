@@ -19,7 +19,7 @@ import numpy as np
 from avare._optional import require
 from avare.experiments import datasets
 from avare.experiments.base import Stage, Stages, Task
-from avare.experiments.data import Data, digest
+from avare.experiments.data import Data
 from avare.experiments.runner import Watch, execute
 from avare.experiments.store import Record, Spec, Store
 from avare.samplers import names
@@ -170,7 +170,7 @@ def load(plan: NetPlan, folder: str | Path | None = None, *, progress: bool = Fa
             X -= np.float32(network.get("centre", 0.0))
             X /= np.float32(network.get("scale", 1.0))
             y = np.searchsorted(classes, np.concatenate(targets)).astype(np.int64)
-            found[model] = Data(name, X, y, digest(X, y))
+            found[model] = Data(name, X, y)
     return found
 
 
@@ -295,7 +295,7 @@ def estimate(plan: NetPlan) -> list[Cost]:
     True
     """
     empty = np.zeros((0, 0), dtype=np.float32)
-    data = {model: Data(plan.networks[model]["dataset"], empty, np.zeros(0), "") for model in plan.models}
+    data = {model: Data(plan.networks[model]["dataset"], empty, np.zeros(0)) for model in plan.models}
     grid = grid_tasks(plan, data)
     # The time does not depend on which step sizes are the best.
     records = [{"spec": task.spec, "trace": {"loss": [1.0]}} for task in grid]

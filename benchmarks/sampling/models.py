@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avare.experiments.data import Data, Place, digest, obtain
+from avare.experiments.data import Data, Place, obtain
 from avare.experiments.sgd_runs import problem_of
 from avare.experiments.store import Record, Spec, numbers
 from avare.problems import Linear
@@ -41,7 +41,7 @@ class Model:
         X, y = self.data(folder)
         order = np.random.default_rng(0).permutation(len(y))
         X, y = np.ascontiguousarray(X[order]), y[order]
-        return Data(name, X, y, digest(X, y), held_out=int(self.held_out * len(y)), bias=self.bias)
+        return Data(name, X, y, held_out=int(self.held_out * len(y)), bias=self.bias)
 
 
 def _ijcnn1(folder: Place) -> tuple[Any, NDArray[Any]]:

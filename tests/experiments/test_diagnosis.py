@@ -20,7 +20,7 @@ def missed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def found(y: list[int], loss: str, seed: int = 3) -> Diagnosis:
     X = np.random.default_rng(1).normal(size=(len(y), 2))
-    return diagnose(Data("rare", X, np.array(y), ""), loss, epochs=1, seed=seed)
+    return diagnose(Data("rare", X, np.array(y)), loss, epochs=1, seed=seed)
 
 
 def test_rare_classes_are_not_missed(missed: list[int]) -> None:
@@ -60,7 +60,7 @@ def test_noise_and_distance_are_those_of_the_whole_optimum() -> None:
     """A quadratic: L-BFGS finds its optimum, and the parts add up to the suboptimality."""
     generator = np.random.default_rng(0)
     X = generator.normal(size=(500, 3))
-    data = Data("mine", X, X @ [1.0, 2.0, 3.0] + generator.normal(size=500), "")
+    data = Data("mine", X, X @ [1.0, 2.0, 3.0] + generator.normal(size=500))
     found = diagnose(data, "least_squares", batch_size=8, epochs=3, runs=2)
     assert found.noise > 0.0 and found.distance >= 0.0 and "AvareRegressor" in found.words
 

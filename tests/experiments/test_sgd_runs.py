@@ -10,7 +10,7 @@ import pytest
 import avare
 from avare.experiments import Request, runner, sgd_runs
 from avare.experiments.comparison import doubt_of_optimum
-from avare.experiments.data import Data, digest, obtain
+from avare.experiments.data import Data, obtain
 from avare.experiments.paper import SETTINGS, descents, paper_optimum
 from avare.experiments.runner import perform, surroundings
 from avare.experiments.sgd_runs import options_of
@@ -174,8 +174,8 @@ def test_data_are_identified_by_their_contents(data: Data) -> None:
     assert len(data) == 100 and data.digest == obtain("synthetic")[0].digest
     X, y = np.eye(3), np.arange(3)
     others = [(X, y), (X.astype(np.float32), y), (2 * X, y), (X, y + 1), (csr_array(X), y), (np.eye(9)[:1], y)]
-    assert len({digest(*other) for other in others}) == len(others)
-    assert digest(np.asfortranarray(X), y) == digest(X, y)
+    assert len({Data("mine", *other).digest for other in others}) == len(others)
+    assert Data("mine", np.asfortranarray(X), y).digest == Data("other", X, y).digest
 
 
 def test_norms_above_the_papers_bound_count_as_the_bound() -> None:

@@ -30,7 +30,7 @@ class Task:
     """A run to do: all that determines it, and its data.
 
     >>> import numpy as np
-    >>> data = Data("mine", [[1.0]], np.array([1.0]), digest="0")
+    >>> data = Data("mine", np.array([[1.0]]), np.array([1.0]))
     >>> task = Task({"experiment": "own", "dataset": "mine", "seed": 0}, data)
     >>> task.key == Task({"seed": 0, "dataset": "mine", "experiment": "own"}, data).key
     True

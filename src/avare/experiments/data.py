@@ -7,6 +7,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -43,19 +44,18 @@ def listing_order(dataset: str) -> tuple[int, str]:
     return rank(dataset, _TITLES)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Data:
     """Rows and targets.
 
     >>> import numpy as np
-    >>> len(Data("mine", np.eye(5), np.arange(5.0), digest="0", held_out=2))
+    >>> len(Data("mine", np.eye(5), np.arange(5.0), held_out=2))
     3
     """
 
     name: str  # of the dataset, or of the file
     X: Any
     y: NDArray[Any]
-    digest: str  # a hash of both
     notes: tuple[str, ...] = ()  # what was done to the columns of a file
     held_out: int = 0  # how many of the rows, the last ones, are for a test only
     bias: bool = False  # whether a model of them has an intercept
@@ -63,6 +63,21 @@ class Data:
 
     def __len__(self) -> int:
         return len(self.y) - self.held_out
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of rows and targets: their values, types and shapes. O(size), once.
+
+        >>> import numpy as np
+        >>> Data("mine", np.eye(2), np.array([0, 1])).digest[:16]
+        'ca23a074dc3bddcd'
+        """
+        total, X = hashlib.sha256(), self.X
+        parts = (X.data, X.indices, X.indptr) if hasattr(X, "indptr") else (X,)
+        for array in (np.asarray(X.shape), *parts, self.y):
+            total.update(f"{array.dtype.str}{array.shape}".encode())
+            total.update(np.ascontiguousarray(array).view(np.uint8).data)
+        return total.hexdigest()
 
 
 def obtain(
@@ -115,22 +130,8 @@ def obtain(
         is_taken = found.name in datasets.names()  # it must not be mistaken for that dataset
         name = printable(Path(found.source).name if is_taken else found.name)
     label = source if isinstance(source, str) else name
-    data = Data(name, found.X, found.y, digest(found.X, found.y), found.notes, filled=found.filled)
+    data = Data(name, found.X, found.y, found.notes, filled=found.filled)
     return data, _fitting(label, found.y, loss)
-
-
-def digest(X: Any, y: NDArray[Any]) -> str:
-    """Return a hash of rows and targets: their values, types and shapes. O(size).
-
-    >>> digest(np.eye(2), np.array([0, 1]))[:16]
-    'ca23a074dc3bddcd'
-    """
-    total = hashlib.sha256()
-    parts = (X.data, X.indices, X.indptr) if hasattr(X, "indptr") else (X,)
-    for array in (np.asarray(X.shape), *parts, y):
-        total.update(f"{array.dtype.str}{array.shape}".encode())
-        total.update(np.ascontiguousarray(array).view(np.uint8).data)
-    return total.hexdigest()
 
 
 def _fitting(source: str, y: NDArray[Any], loss: str | None) -> str:
@@ -179,7 +180,7 @@ def prepared(data: Data, *, raw: bool = False, test: float = 0.0) -> Data:
         return data
     scaler = require("sklearn.preprocessing", "standardising columns").StandardScaler
     X = scaler(with_mean=not hasattr(data.X, "nnz")).fit(data.X[: len(data)]).transform(data.X)
-    return replace(data, X=X, digest=digest(X, data.y), bias=True)
+    return replace(data, X=X, bias=True)
 
 
 def _split(data: Data, test: float) -> Data:
@@ -195,7 +196,7 @@ def _split(data: Data, test: float) -> Data:
         absent = X[:, column + 1] != 0.0
         present = X[: len(kept), column][~absent[: len(kept)]]
         X[absent, column] = np.sum(present / max(1, len(present)))
-    return replace(data, X=X, y=y, digest=digest(X, y), held_out=len(others))
+    return replace(data, X=X, y=y, held_out=len(others))
 
 
 def choose_rows(y: NDArray[Any], loss: str, size: int, generator: np.random.Generator) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import avare
 import avare.torch as avt
 from avare.experiments import Request, datasets
-from avare.experiments.data import Data, digest
+from avare.experiments.data import Data
 from avare.experiments.datasets import Dataset
 from avare.experiments.runner import perform
 from avare.experiments.store import Record, Store, key_of
@@ -58,7 +58,7 @@ def make_data(n: int = EXAMPLES + TESTED, seed: int = 0) -> Data:
     y = generator.integers(0, 3, n)
     X = generator.random((n, 784)).astype(np.float32) * 0.5
     X[np.arange(n), y * 100] += 2.0
-    return Data("mnist", X, y, digest(X, y))
+    return Data("mnist", X, y)
 
 
 DATA = make_data()

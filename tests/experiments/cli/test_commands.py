@@ -285,7 +285,7 @@ def test_a_diagnosis_weighs_seconds_too(kind: str, factor: float, verdict: str) 
 
 
 def test_a_diagnosis_where_there_is_nothing_to_learn() -> None:
-    found = diagnosis.diagnose(Data("flat", np.ones((4, 1)), np.zeros(4), ""), "least_squares", batch_size=1, epochs=1)
+    found = diagnosis.diagnose(Data("flat", np.ones((4, 1)), np.zeros(4)), "least_squares", batch_size=1, epochs=1)
     assert found.gain == 1.0 and found.verdict != "yes"
 
 

@@ -63,7 +63,7 @@ def test_what_all_rows_have_in_common_is_printed_once() -> None:
 
 
 def test_names_are_printed_as_they_are() -> None:
-    data = Data("x[red]y", np.ones((4, 2)), np.arange(4) % 2, "d")
+    data = Data("x[red]y", np.ones((4, 2)), np.arange(4) % 2)
     tasks = [Task(descent_spec("compare", data, Setting("logistic", 3, 2), "Uniform", "constant", 0), data)]
     for terminal in (False, True):
         stream = io.StringIO()
