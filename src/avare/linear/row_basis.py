@@ -20,6 +20,7 @@ from avare.problems.matrix import Matrix
 
 _PRODUCTS = 24.0  # with X that a fit takes: a guess (not measured)
 _DIRECT = 60.0  # products that the basis may cost if one exact step is then enough
+_OF_GRAM = 0.5  # of the cost of a factor of the Hessian, which also leads to the minimum in one step
 _COEFFICIENT = 10.0  # nanoseconds of a coefficient that come with a product: it is in some twenty sums of a step
 
 
@@ -29,11 +30,13 @@ def expected_cost(task: Task) -> float:
     It needs the same l2 term for all columns, and no l1 term.
     """
     total, rows, outputs = task.total, task.total.rows, task.total.problem.outputs
-    if not total.has_even_l2 or rows.n >= rows.columns or rows.n > WIDEST:
+    if rows.n >= rows.columns or rows.n > WIDEST or not total.has_even_l2:
         return math.inf
     cost, product = rows.kernel_cost() + factor_cost(rows.n), rows.curve_cost(outputs)
     saved = product - curve_cost(rows.n, rows.n**2, outputs) + _COEFFICIENT * outputs * (rows.columns - rows.n)
-    allowed = _DIRECT * product if total.problem.is_quadratic else _PRODUCTS * saved
+    allowed = _PRODUCTS * saved
+    if total.problem.is_quadratic:
+        allowed = min(_DIRECT * product, _OF_GRAM * (rows.gram_cost() + factor_cost(rows.width)))
     return cost if cost <= allowed else math.inf
 
 
