@@ -23,7 +23,6 @@ _PAIRS = 10  # that are remembered, as in SciPy's L-BFGS-B
 _LATELY = 4  # steps over which progress is measured
 _OVERHEAD = 10.0  # operations on almost no rows that a step costs
 _NEAR = 3.0  # times the goal: from there a step of Newton's method is enough, which certifies it too
-_NEARER = 0.1  # of the last goal: the next, because the minimum could not be certified from there
 _FEWEST = 2 * _LATELY  # steps at the price of Newton's method: with fewer, this one is cheap
 _TRUSTED = 0.25  # of the linear decrease: if a step of half of it is expected and gives less, the next is not believed
 _CURVED = 1e-12  # of a pair's lengths: with a smaller product, it has no curvature, and is not remembered
@@ -73,7 +72,7 @@ class LbfgsDirection:
 
 
 class LbfgsPhase:
-    """Steps of L-BFGS before and between those of Newton's method: as long as they are the faster ones.
+    """Steps of L-BFGS before those of Newton's method: as long as they are the faster ones.
 
     Parameters
     ----------
@@ -90,7 +89,6 @@ class LbfgsPhase:
         self._cost = total.rows.curve_cost(total.problem.outputs) + _OVERHEAD * CALL
         self._allowed = 0.0 if system is None else system.expected / self._cost
         self._certain = goal if total.problem.is_positive else -math.inf  # an objective that needs no certificate
-        self._rate = -math.inf  # decrease per nanosecond, lately
         self.direction: LbfgsDirection | None = None
         self._spent = 0.0  # nanoseconds of the first steps, if they ended because the minimum is far at their pace
 
@@ -109,35 +107,15 @@ class LbfgsPhase:
         self._system.ladder.replace_first(self.direction, self._spent)
         return point
 
-    def resume(self, before: Point, point: Point) -> Point:
-        """Make more steps if they were faster than the last one of Newton's method; return where they end.
-
-        They begin with the last preconditioner of Newton's method, unless that one is exact, and expensive.
-        """
-        if self._system is None:
-            return point
-        base, nanoseconds = self._system.ladder.current, self._system.ladder.spent_on_step
-        decrease, count = before.objective - point.objective, max(round(nanoseconds / self._cost), _FEWEST)
-        if not decrease < self._rate * nanoseconds:
-            return point
-        self._goal *= _NEARER
-        if self.direction and base and base is not self.direction and not base.exact:
-            self.direction.renew(base)
-        return self._run(point, decrease, count)
-
-    def _run(self, point: Point, least: float = 0.0, count: int = 0) -> Point:
-        """Make steps until the minimum seems near, or seems far for this pace.
-
-        If the decrease of a step of Newton's method is given, and the number of steps that cost the same, until the
-        last ones decrease less.
-        """
+    def _run(self, point: Point) -> Point:
+        """Make steps until the minimum seems near, or seems far for this pace."""
         total, memory, objectives = self._total, self.direction, [point.objective]
         assert memory is not None
         gradient, is_trusted = total.gradient(point), True
         while not objectives[-1] <= self._certain:
             direction = -memory.solve(gradient)
             decrease = -float(np.vdot(gradient, direction))
-            if (is_trusted and not decrease > self._goal) or self._is_last(objectives, least, count):
+            if (is_trusted and not decrease > self._goal) or self._is_last(objectives):
                 break
             further = line_search(total, point, direction, total.rows.outputs(direction), decrease)
             if further is None:
@@ -146,18 +124,13 @@ class LbfgsPhase:
             is_trusted = _TRUSTED * decrease <= point.objective - further.objective <= decrease
             point, gradient = further, total.gradient(further)
             objectives.append(point.objective)
-        lately = objectives[-1 - max(count, _LATELY) :]
-        self._rate = (lately[0] - lately[-1]) / (max(len(lately) - 1, 1) * self._cost)
         return point
 
-    def _is_last(self, objectives: list[float], least: float, count: int) -> bool:
+    def _is_last(self, objectives: list[float]) -> bool:
         """Whether the last decreases say that the minimum is near, or far for steps at this pace."""
-        rounding = _ROUNDING * abs(objectives[-1])
-        if count > 0:
-            return len(objectives) > count and objectives[-1 - count] - objectives[-1] <= max(least, rounding)
         if len(objectives) <= 2 * _LATELY:
             return False
-        middle, goal = objectives[-1 - _LATELY], _NEAR * self._goal + rounding
+        middle, goal = objectives[-1 - _LATELY], _NEAR * self._goal + _ROUNDING * abs(objectives[-1])
         before, decrease = objectives[-1 - 2 * _LATELY] - middle, middle - objectives[-1]
         if decrease <= goal * (1.0 - _SLOWEST):
             return True

@@ -1,6 +1,6 @@
 """Newton's method with a line search, for linear models without an l1 term; its last step certifies the minimum.
 
-Steps of L-BFGS come first, and between its steps, where a step of Newton's method is expensive. Losses that are flat in
+Steps of L-BFGS come first where a step of Newton's method is expensive. Losses that are flat in
 parts may need stronger penalties first (a homotopy in l2): where few losses are curved, a step of Newton's method has
 almost no direction. The minimum for a hundred times the penalty is near, and its losses are almost those that are
 curved at the minimum.
@@ -64,8 +64,8 @@ def descend(task: Task, system: System) -> Outcome:
     total, goal, point = task.total, task.goal, task.point
     report = task.callback or (lambda count, objective, gap: None)
     solver = system if isinstance(system, NewtonSystem) else None
-    phase, certificate = LbfgsPhase(total, goal, solver), _Certificate(total, goal, solver)
-    point = phase.begin(point)
+    certificate = _Certificate(total, goal, solver)
+    point = LbfgsPhase(total, goal, solver).begin(point)
     best, least, gap = point, math.inf, math.inf
     # The smallest decrease of steps so far: an objective so low may itself decrease to the goal.
     smallest = math.inf if total.problem.is_positive else 0.0
@@ -90,14 +90,13 @@ def descend(task: Task, system: System) -> Outcome:
         if further is None:
             return Outcome(point, point.objective - certificate.lower, count, certificate.status(point))
         smallest = min(smallest, point.objective - further.objective) if is_close else smallest
-        point = phase.resume(point, further) if decrease > CLOSE * goal else further
+        point = further
     return Outcome(point, gap, count, "converged" if gap <= goal else "finished")
 
 
 def approach(total: Objective, system: NewtonSystem, point: Point, goal: float, steps: int) -> tuple[Point, int]:
     """Make steps, without a certificate, until the predicted decrease of one is at most the goal; count them too."""
-    phase = LbfgsPhase(total, goal, system)
-    point = phase.begin(point)
+    point = LbfgsPhase(total, goal, system).begin(point)
     certain = goal if total.problem.is_positive else -math.inf
     for count in range(steps):
         if point.objective <= certain:
@@ -108,7 +107,7 @@ def approach(total: Objective, system: NewtonSystem, point: Point, goal: float, 
         further = move(total, point, gradient, step, decrease, needed=True)
         if further is None or not further.objective < point.objective * (1.0 - ROUNDING):
             return further or point, count + 1
-        point = phase.resume(point, further) if decrease > CLOSE * goal else further
+        point = further
         if decrease <= goal:
             return point, count + 1
     return point, steps

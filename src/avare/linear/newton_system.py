@@ -111,8 +111,6 @@ class Ladder:
         self._made_at: Point | None = None
         self._spent = 0.0  # on products with the present one
         self._wasted, self._steps = 0.0, 0  # on those of the present level, and steps that were solved with it
-        self.spent_on_step = 0.0
-        """Nanoseconds of the last step."""
 
     def replace_first(self, other: Preconditioner | None, spent: float) -> None:
         """Use one that is better than the diagonal, if there is one, and the next did not pay with it so far."""
@@ -123,7 +121,6 @@ class Ladder:
 
     def begin(self, point: Point) -> None:
         """Prepare a step: make a preconditioner if there is none, or if a new one is cheap."""
-        self.spent_on_step = 0.0
         self._steps += 1
         is_cheap = self._made_at is not None and self._levels[0].cost <= 2.0 * self._product
         if self.current is None or (is_cheap and self._made_at is not point):
@@ -142,7 +139,6 @@ class Ladder:
         """Note a product with H."""
         self._spent += self._product
         self._wasted += self._product
-        self.spent_on_step += self._product
 
     def improve(self, point: Point, needed: float, count: int, decrease: float) -> bool:
         """Make a preconditioner for this point, or a better one, if the products that are needed would cost more.
@@ -177,7 +173,6 @@ class Ladder:
 
     def _make(self, point: Point) -> None:
         self._wasted += self._levels[0].cost
-        self.spent_on_step += self._levels[0].cost
         self.current, self._made_at, self._spent = self._levels[0].make(self._total, point), point, 0.0
 
 
