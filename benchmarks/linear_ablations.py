@@ -22,7 +22,6 @@ from threadpoolctl import threadpool_limits
 from avare.linear import (
     coordinate_descent,
     dual_ascent,
-    lbfgs,
     losses,
     newton,
     newton_system,
@@ -86,7 +85,9 @@ METHODS = {
         newton, "_by_penalties", "_by_penalties", lambda total, point, goal, steps: (point, 0), True
     ),
     "own series for exp and log1p": Method(losses, "_logistic_terms_into", "_logistic_terms_into", _plain_terms),
-    "L-BFGS between Newton steps": Method(lbfgs.LbfgsPhase, "_run", "begin", lambda self, point: point),
+    "L-BFGS before Newton steps": Method(
+        newton, "approach_by_lbfgs", "approach_by_lbfgs", lambda total, system, point, goal: point
+    ),
     "factors of samples": Method(preconditioners, "_draw"),
 }
 

@@ -71,74 +71,50 @@ class LbfgsDirection:
             self._scale = float(self._products[last]) / float(np.vdot(change, through))
 
 
-class LbfgsPhase:
-    """Steps of L-BFGS before those of Newton's method: as long as they are the faster ones.
+def approach_by_lbfgs(total: Objective, system: NewtonSystem, point: Point, goal: float) -> Point:
+    """Make first-order steps as long as they may be faster than Newton's method; return where they end.
 
-    Parameters
-    ----------
-    total : Objective
-    goal : float
-        What is to be left of the objective above its minimum.
-    system : NewtonSystem or None
-        That of Newton's method, whose preconditioner and cost are used; without one, no step is made.
+    They end near the goal, or if the minimum is far at their pace. What they have learned is the first preconditioner
+    of Newton's method.
     """
+    base, cost = system.ladder.current, total.rows.curve_cost(total.problem.outputs) + _OVERHEAD * CALL
+    allowed = system.expected / cost
+    if total.problem.is_quadratic or (base is None and allowed < _FEWEST):
+        return point  # conjugate gradients are better, or an exact step
+    memory = LbfgsDirection(base or Jacobi(total, point), point.table.shape)
+    certain = goal if total.problem.is_positive else -math.inf  # an objective that needs no certificate
+    objectives, end, is_trusted = [point.objective], "", True
+    while not objectives[-1] <= certain and not end:
+        gradient = total.gradient(point)
+        direction = -memory.solve(gradient)
+        decrease = -float(np.vdot(gradient, direction))
+        end = "near" if is_trusted and not decrease > goal else _end_of(objectives, goal, allowed)
+        further = None if end else line_search(total, point, direction, total.rows.outputs(direction), decrease)
+        if further is None:
+            break
+        memory.add(further.table - point.table, total.gradient(further) - gradient)
+        is_trusted = _TRUSTED * decrease <= point.objective - further.objective <= decrease
+        point = further
+        objectives.append(point.objective)
+    if base is None:
+        memory.renew(Jacobi(total, point))
+    system.ladder.replace_first(memory, len(objectives) * cost if end == "far" else 0.0)
+    return point
 
-    def __init__(self, total: Objective, goal: float, system: NewtonSystem | None) -> None:
-        self._total, self._goal, self._system = total, goal, system
-        self._base = None if system is None else system.ladder.current
-        self._cost = total.rows.curve_cost(total.problem.outputs) + _OVERHEAD * CALL
-        self._allowed = 0.0 if system is None else system.expected / self._cost
-        self._certain = goal if total.problem.is_positive else -math.inf  # an objective that needs no certificate
-        self.direction: LbfgsDirection | None = None
-        self._spent = 0.0  # nanoseconds of the first steps, if they ended because the minimum is far at their pace
 
-    def begin(self, point: Point) -> Point:
-        """Make the first steps, if they may be faster than Newton's method; return where they end.
-
-        What they have learned is the first preconditioner of Newton's method.
-        """
-        is_cheap = self._base is None and self._allowed < _FEWEST
-        if self._system is None or self._total.problem.is_quadratic or is_cheap:
-            return point  # conjugate gradients are better, or an exact step
-        self.direction = LbfgsDirection(self._base or Jacobi(self._total, point), point.table.shape)
-        point = self._run(point)
-        if self._base is None:
-            self.direction.renew(Jacobi(self._total, point))
-        self._system.ladder.replace_first(self.direction, self._spent)
-        return point
-
-    def _run(self, point: Point) -> Point:
-        """Make steps until the minimum seems near, or seems far for this pace."""
-        total, memory, objectives = self._total, self.direction, [point.objective]
-        assert memory is not None
-        gradient, is_trusted = total.gradient(point), True
-        while not objectives[-1] <= self._certain:
-            direction = -memory.solve(gradient)
-            decrease = -float(np.vdot(gradient, direction))
-            if (is_trusted and not decrease > self._goal) or self._is_last(objectives):
-                break
-            further = line_search(total, point, direction, total.rows.outputs(direction), decrease)
-            if further is None:
-                break
-            memory.add(further.table - point.table, total.gradient(further) - gradient)
-            is_trusted = _TRUSTED * decrease <= point.objective - further.objective <= decrease
-            point, gradient = further, total.gradient(further)
-            objectives.append(point.objective)
-        return point
-
-    def _is_last(self, objectives: list[float]) -> bool:
-        """Whether the last decreases say that the minimum is near, or far for steps at this pace."""
-        if len(objectives) <= 2 * _LATELY:
-            return False
-        middle, goal = objectives[-1 - _LATELY], _NEAR * self._goal + _ROUNDING * abs(objectives[-1])
-        before, decrease = objectives[-1 - 2 * _LATELY] - middle, middle - objectives[-1]
-        if decrease <= goal * (1.0 - _SLOWEST):
-            return True
-        ratio = decrease / max(before, decrease / _SLOWEST)
-        left = decrease * ratio / (1.0 - ratio)  # if decreases shrink by this ratio
-        if left > goal and _LATELY * math.log(left / goal) > self._allowed * -math.log(ratio):
-            self._spent = len(objectives) * self._cost
-        return left <= goal or self._spent > 0.0
+def _end_of(objectives: list[float], goal: float, allowed: float) -> str:
+    """Return whether the last decreases say that the minimum is "near", or "far" for this pace; "" if neither."""
+    if len(objectives) <= 2 * _LATELY:
+        return ""
+    middle, goal = objectives[-1 - _LATELY], _NEAR * goal + _ROUNDING * abs(objectives[-1])
+    before, decrease = objectives[-1 - 2 * _LATELY] - middle, middle - objectives[-1]
+    if decrease <= goal * (1.0 - _SLOWEST):
+        return "near"
+    ratio = decrease / max(before, decrease / _SLOWEST)
+    left = decrease * ratio / (1.0 - ratio)  # if decreases shrink by this ratio
+    if left <= goal:
+        return "near"
+    return "far" if _LATELY * math.log(left / goal) > allowed * -math.log(ratio) else ""
 
 
 # --- kernels -------------------------------------------------------------------------------

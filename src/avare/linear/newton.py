@@ -15,7 +15,7 @@ import numpy as np
 
 from avare.linear.certificates import NEGLIGIBLE, gap_after_step, gap_of_gradient
 from avare.linear.intercept import with_best_intercept
-from avare.linear.lbfgs import LbfgsPhase
+from avare.linear.lbfgs import approach_by_lbfgs
 from avare.linear.line_search import line_search
 from avare.linear.newton_system import CLOSE, NewtonSystem, accuracy_of, by_bounds
 from avare.linear.objective import Objective, Point, Step
@@ -65,7 +65,7 @@ def descend(task: Task, system: System) -> Outcome:
     report = task.callback or (lambda count, objective, gap: None)
     solver = system if isinstance(system, NewtonSystem) else None
     certificate = _Certificate(total, goal, solver)
-    point = LbfgsPhase(total, goal, solver).begin(point)
+    point = approach_by_lbfgs(total, solver, point, goal) if solver else point
     best, least, gap = point, math.inf, math.inf
     # The smallest decrease of steps so far: an objective so low may itself decrease to the goal.
     smallest = math.inf if total.problem.is_positive else 0.0
@@ -96,7 +96,7 @@ def descend(task: Task, system: System) -> Outcome:
 
 def approach(total: Objective, system: NewtonSystem, point: Point, goal: float, steps: int) -> tuple[Point, int]:
     """Make steps, without a certificate, until the predicted decrease of one is at most the goal; count them too."""
-    point = LbfgsPhase(total, goal, system).begin(point)
+    point = approach_by_lbfgs(total, system, point, goal)
     certain = goal if total.problem.is_positive else -math.inf
     for count in range(steps):
         if point.objective <= certain:
