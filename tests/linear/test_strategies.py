@@ -72,8 +72,8 @@ def test_what_each_strategy_is_for() -> None:
     assert named(example(Logistic, 2, l2=0.0)) == {"newton"}
     assert named(Softmax(np.eye(3), [0, 1, 2])) == {"newton"}
     assert named(example(Logistic, 2, n=500_000, columns=2)) == {"samples", "newton"}
-    assert named(Logistic(wide, np.arange(30) % 2)) == {"row_basis", "small", "newton"}
-    assert named(Logistic(wide, np.arange(30) % 2, l2=np.linspace(1.0, 2.0, 200))) == {"small", "newton"}
+    assert named(Logistic(wide, np.arange(30) % 2)) == {"row_basis", "newton"}
+    assert named(Logistic(wide, np.arange(30) % 2, l2=np.linspace(1.0, 2.0, 200))) == {"newton"}
     assert "dual_ascent" in named(Logistic(sp.csr_array(wide * (wide > 1.5)), np.arange(30) % 2))
     assert named(example(Logistic, 2, l2=0.0, l1=0.1)) == {"coordinate_descent", "working_sets"}
     assert named(Softmax(wide, np.arange(30) % 3, l1=0.1)) == {"working_sets"}

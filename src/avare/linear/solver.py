@@ -4,9 +4,9 @@ A strategy is a module with two functions. ``expected_cost(task)`` is infinite i
 one is cheaper; ``solve(task)`` returns where it ended. They are tried in the order of `STRATEGIES`, each from where the
 one before ended:
 
+- `small`: Newton's method in one kernel, if X is small;
 - `dual_ascent`: dual coordinate ascent, if X is sparse and has fewer rows than columns;
 - `row_basis`: the same problem in a basis of the rows, if these are fewer than the columns;
-- `small`: Newton's method in one kernel, if X is small;
 - `samples`: only a better start, from samples of many rows;
 - `coordinate_descent`, then `working_sets`, with an l1 term;
 - `newton` in all other cases.
@@ -32,9 +32,9 @@ from avare.problems.rows import Array
 STEPS = 200
 """Most steps on all rows."""
 STRATEGIES: tuple[Strategy, ...] = (
+    small,
     dual_ascent,
     row_basis,
-    small,
     samples,
     coordinate_descent,
     working_sets,
