@@ -20,7 +20,7 @@ from avare.linear.task import Outcome, Task
 from avare.problems.rows import Array
 
 _STEPS, _HALVES = 40, 10  # most steps, and halvings of one: `newton` searches more carefully
-_CALLS, _CALLS_IF_WIDE = 60.0, 15.0  # operations of a step of `newton`, and of what other strategies need if n < d
+_CALLS, _CALLS_IF_WIDE = 60.0, 10.0  # operations of a step of `newton`, and of what other strategies need if n < d
 _LOSS, _ENTRY, _PAIR = 3.0, 0.3, 0.045  # nanoseconds per row, entry of X, and pair of entries in a row
 _TRIPLE = 0.02  # and per triple of columns in a Cholesky factor
 _ENOUGH = 1e-4  # Armijo: share of the predicted decrease
@@ -36,7 +36,7 @@ def expected_cost(task: Task) -> float:
     if total.problem.outputs > 1 or not total.is_strongly_convex or task.callback is not None:
         return math.inf
     cost = n * (_LOSS + width * (_ENTRY + _PAIR * width)) + _TRIPLE * float(width) ** 3
-    calls = _CALLS_IF_WIDE if n < total.rows.columns else _CALLS
+    calls = _CALLS_IF_WIDE if n < total.rows.columns and not total.problem.is_quadratic else _CALLS
     return cost if cost <= calls * CALL else math.inf
 
 
