@@ -20,7 +20,17 @@ LONGER: dict[str, str] = {}  # file: why it is one idea
 SHARED_LINES = 6
 # Lines of code by package: what there is may only shrink, or grow by what a user asked for. Of all lines, weighted
 # sampling and replay have 658, streams 224, sets that grow 379.
-MOST_CODE = {"": 16_034, "solvers": 1_800, "experiments": 1_287, "datasets": 586, "torch": 3_046}
+# The aims of the linear models' rooms are 1,250 (problems), 1,900 (linear) and 450 (sklearn).
+MOST_CODE = {
+    "": 16_034,
+    "problems": 1_276,
+    "linear": 2_308,
+    "sklearn": 452,
+    "solvers": 1_800,
+    "experiments": 1_287,
+    "datasets": 586,
+    "torch": 3_046,
+}
 MOST_PUBLIC_NAMES = 140
 LONGEST_FUNCTION = 80
 MOST_ARGUMENTS = 10  # of a constructor in solvers

@@ -174,7 +174,7 @@ class CoordinateDescent:
             most = min(gram / max(sweep, CALL), _MOST_SWEEPS)
             sweeps, is_solved = self._by_sweeps(point, chosen, goal, most, step)
             spent, needs_gram = sweep * sweeps, needs_gram and not is_solved
-        spent += needs_gram * gram + 2.0 * rows.product_cost()
+        spent += needs_gram * gram + rows.curve_cost(1)
         self.effort = max(spent / (CALL + OF_LOSS * rows.n), 1.0)
         if needs_gram:
             self._unsolved = len(chosen)
