@@ -177,5 +177,5 @@ def loss_on_test(spec: Spec, X: Any, y: NDArray[Any], draws: NDArray[np.float64]
     tested = problem_of({**spec, "held_out": 0}, X[-spec["held_out"] :], y[-spec["held_out"] :])
     total = np.zeros(tested.n)
     for x in draws:
-        total += np.exp(-tested._evaluated(x)[0])
+        total += np.exp(-tested.losses_and_norms(x)[0])
     return float(-np.log(total / len(draws)).mean())
