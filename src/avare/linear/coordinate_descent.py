@@ -27,7 +27,7 @@ from avare.linear.design import CALL, OF_LOSS, Design, factor_cost
 from avare.linear.intercept import with_best_intercept
 from avare.linear.newton import ROUNDING, move
 from avare.linear.objective import TINY, Objective, Point, Step
-from avare.linear.task import Outcome, Task
+from avare.linear.task import LinearTask, Outcome
 from avare.linear.working_sets import minimise_model, symmetric, working_set
 from avare.problems.matrix import Sparse, mapping_of, unsigned
 from avare.problems.rows import Array
@@ -78,7 +78,7 @@ class _Work(NamedTuple):
     """The linear predictors of a step."""
 
 
-def expected_cost(task: Task) -> float:
+def expected_cost(task: LinearTask) -> float:
     """Return 0 if the strategy can do the task; infinite otherwise.
 
     It needs an l1 term, one output, no penalty of the bias, and losses that are curved: Huber's and the hinge are not
@@ -92,7 +92,7 @@ def expected_cost(task: Task) -> float:
     return 0.0 if bool((task.point.terms.curvature[counted] > 0.0).all()) else math.inf
 
 
-def solve(task: Task) -> Outcome:
+def solve(task: LinearTask) -> Outcome:
     """Make steps over the columns that are not 0 or violate the KKT conditions.
 
     The dual variables that a step predicts certify the point where it ends.

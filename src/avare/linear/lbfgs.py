@@ -16,7 +16,7 @@ from avare.linear.design import CALL
 from avare.linear.line_search import line_search
 from avare.linear.newton_system import NewtonSystem
 from avare.linear.objective import Objective, Point
-from avare.linear.preconditioners import Jacobi, Preconditioner
+from avare.linear.preconditioners import Jacobi, NewtonPreconditioner
 from avare.problems.rows import Array
 
 _PAIRS = 10  # that are remembered, as in SciPy's L-BFGS-B
@@ -35,7 +35,7 @@ class LbfgsDirection:
 
     exact = False
 
-    def __init__(self, base: Preconditioner, shape: tuple[int, ...]) -> None:
+    def __init__(self, base: NewtonPreconditioner, shape: tuple[int, ...]) -> None:
         self._base, self._shape, self._scale, self._count = base, shape, 1.0, 0
         self._steps, self._changes = np.empty((2, _PAIRS, math.prod(shape)))
         self._products, self._parts = np.empty((2, _PAIRS))
@@ -49,7 +49,7 @@ class LbfgsDirection:
             self._count += 1
             self._fit_scale()
 
-    def renew(self, base: Preconditioner) -> None:
+    def renew(self, base: NewtonPreconditioner) -> None:
         """Replace the preconditioner."""
         self._base = base
         self._fit_scale()

@@ -19,7 +19,7 @@ from avare.linear.lbfgs import approach_by_lbfgs
 from avare.linear.line_search import line_search
 from avare.linear.newton_system import CLOSE, NewtonSystem, accuracy_of, by_bounds
 from avare.linear.objective import Objective, Point, Step
-from avare.linear.task import Outcome, Task
+from avare.linear.task import LinearTask, Outcome
 from avare.problems.rows import Array
 
 ROUNDING = 1e-15
@@ -36,30 +36,30 @@ class System(Protocol):
         """Return a step that minimises the quadratic model."""
 
 
-def expected_cost(task: Task) -> float:
+def expected_cost(task: LinearTask) -> float:
     """Estimate the nanoseconds of the first steps; infinite with an l1 term."""
     return math.inf if task.total.has_l1 else task.system.expected
 
 
-def solve(task: Task) -> Outcome:
+def solve(task: LinearTask) -> Outcome:
     """Minimise by steps on all rows."""
     total = task.total
     if not total.problem.flattens:
         return descend(task, task.system)
     outcome = descend(
-        Task(total, task.point, task.goal, min(task.steps, _BEFORE_PENALTIES), task.callback), task.system
+        LinearTask(total, task.point, task.goal, min(task.steps, _BEFORE_PENALTIES), task.callback), task.system
     )
     taken = outcome.steps
     if outcome.status == "converged" or taken >= task.steps:
         return outcome
     point, more = _by_penalties(total, outcome.point, task.goal, task.steps - taken)
     taken += more
-    rest = Task(total, point, task.goal, task.steps - taken, task.callback)
+    rest = LinearTask(total, point, task.goal, task.steps - taken, task.callback)
     outcome = descend(rest, rest.system)
     return outcome._replace(steps=outcome.steps + taken)
 
 
-def descend(task: Task, system: System) -> Outcome:
+def descend(task: LinearTask, system: System) -> Outcome:
     """Make steps until the gap is at most the goal, or until rounding hides all progress."""
     total, goal, point = task.total, task.goal, task.point
     report = task.callback or (lambda count, objective, gap: None)

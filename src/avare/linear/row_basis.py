@@ -15,7 +15,7 @@ from avare.linear import newton, small
 from avare.linear.design import Design, curve_cost, factor_cost, rounding_of_kernel
 from avare.linear.objective import Objective
 from avare.linear.preconditioners import WIDEST
-from avare.linear.task import Outcome, Status, Task
+from avare.linear.task import LinearTask, Outcome, Status
 from avare.problems.matrix import Matrix
 
 _PRODUCTS = 24.0  # with X that a fit takes: a guess (not measured)
@@ -24,7 +24,7 @@ _OF_GRAM = 0.5  # of the cost of a factor of the Hessian, which also leads to th
 _COEFFICIENT = 10.0  # nanoseconds of a coefficient that come with a product: it is in some twenty sums of a step
 
 
-def expected_cost(task: Task) -> float:
+def expected_cost(task: LinearTask) -> float:
     """Estimate the nanoseconds of the basis; infinite if it does not save more, or if it cannot do the task.
 
     It needs the same l2 term for all columns, and no l1 term.
@@ -40,7 +40,7 @@ def expected_cost(task: Task) -> float:
     return cost if cost <= allowed else math.inf
 
 
-def solve(task: Task) -> Outcome:
+def solve(task: LinearTask) -> Outcome:
     """Minimise with fewer columns; "started" if that does not certify the goal for all columns."""
     from scipy.linalg.lapack import dpstrf, dtrtrs
 
@@ -56,7 +56,7 @@ def solve(task: Task) -> Outcome:
     bias = task.point.table[:, rows.width - int(free) :]
     there = task.point.outputs[pivots] - (bias.T if free else 0.0)
     start = np.column_stack([dtrtrs(lower[:rank], there, lower=1)[0].T, bias])
-    inner = Task(part, part.at(start), task.goal, task.steps, task.callback)
+    inner = LinearTask(part, part.at(start), task.goal, task.steps, task.callback)
     found = (small if small.expected_cost(inner) < math.inf else newton).solve(inner)
     if found.status == "started":
         found = newton.solve(inner.after(found))

@@ -16,7 +16,7 @@ from avare._compilation import product
 from avare.linear.design import CALL
 from avare.linear.losses import fenchel_young, terms_at
 from avare.linear.objective import Objective, Point
-from avare.linear.task import Outcome, Task
+from avare.linear.task import LinearTask, Outcome
 from avare.problems.rows import Array
 
 _STEPS, _HALVES = 40, 10  # most steps, and halvings of one: `newton` searches more carefully
@@ -27,7 +27,7 @@ _ENOUGH = 1e-4  # Armijo: share of the predicted decrease
 _SINGULAR, _ROUNDING = 1e-12, 1e-12  # of a diagonal; of the sum of all dual variables
 
 
-def expected_cost(task: Task) -> float:
+def expected_cost(task: LinearTask) -> float:
     """Estimate the nanoseconds of a step; infinite if `newton` needs no more, or if it cannot do the task.
 
     It needs one output, an l2 term for all coefficients but a free bias, and no callback.
@@ -40,7 +40,7 @@ def expected_cost(task: Task) -> float:
     return cost if cost <= calls * CALL else math.inf
 
 
-def solve(task: Task) -> Outcome:
+def solve(task: LinearTask) -> Outcome:
     """Make steps until one certifies the goal; "started" if that takes many, or if none is lower."""
     total, goal, point, taken = task.total, task.goal, task.point, 0
     columns, l2 = total.rows.by_columns(), total.l2[0]
