@@ -242,13 +242,13 @@ class CoordinateDescent:
 
     def _load(self, chosen: NDArray[np.int64]) -> None:
         """Copy the columns that are needed, once: all of a sparse matrix, the chosen ones of a dense one."""
-        from scipy.sparse import csr_array
-
         rows, new = self._total.rows, chosen[~self._has[chosen]]
         dense, sparse = rows.matrix.dense, rows.matrix.sparse
         if sparse is not None and self._sparse is None:
-            by_columns = csr_array(sparse, shape=(rows.n, rows.columns)).tocsc()
-            self._sparse = unsigned(Sparse(by_columns.data, by_columns.indices, by_columns.indptr))
+            starts = np.zeros(rows.columns + 1, dtype=sparse.starts.dtype)
+            np.cumsum(self._sizes, out=starts[1:])
+            self._sparse = unsigned(Sparse(np.empty_like(sparse.values), np.empty_like(sparse.columns), starts))
+            _transpose(unsigned(sparse), starts[:-1].copy(), self._sparse.values, self._sparse.columns)
         if dense is not None and len(new):
             self._dense = np.empty(dense.shape, dtype=dense.dtype, order="F") if self._dense is None else self._dense
             self._dense[:, new] = dense if len(new) == rows.columns else dense[:, new]
@@ -256,6 +256,16 @@ class CoordinateDescent:
 
 
 # --- kernels -------------------------------------------------------------------------------
+
+
+@lean
+def _transpose(matrix, places, values, rows):
+    """Copy the entries from rows to columns."""
+    for i in range(len(matrix.starts) - 1):
+        for j in range(matrix.starts[i], matrix.starts[i + 1]):
+            place = places[matrix.columns[j]]
+            values[place], rows[place] = matrix.values[j], i
+            places[matrix.columns[j]] = place + 1
 
 
 @lean
