@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from avare.linear import newton
-from avare.linear.lbfgs import LbfgsDirection, LbfgsPhase
+from avare.linear.lbfgs import LbfgsDirection, approach_by_lbfgs
 from avare.linear.line_search import line_search
 from avare.linear.losses import clip, fenchel_young
 from avare.linear.objective import Objective, Point
@@ -43,9 +43,9 @@ class Unit:
         return right.copy()
 
 
-def system_of(expected: float, preconditioner: Any = None, spent: float = 1.0) -> Any:
+def system_of(expected: float, preconditioner: Any = None) -> Any:
     """A system of Newton's method that takes so many nanoseconds."""
-    ladder = SimpleNamespace(current=preconditioner, spent_on_step=spent, replace_first=lambda other, spent: None)
+    ladder = SimpleNamespace(current=preconditioner, replace_first=mock.Mock())
     return SimpleNamespace(expected=expected, ladder=ladder)
 
 
@@ -121,43 +121,30 @@ def test_a_search_finds_nothing_lower_where_there_is_nothing() -> None:
 
 
 @every_kind
-def test_a_descent_ends_near_the_minimum(kind: type[Linear]) -> None:
+def test_first_order_steps_end_near_the_minimum(kind: type[Linear]) -> None:
     problem = heavy_problem(kind, **({"gamma": 2.0} if kind is SmoothedHinge else {}))  # its losses are curved at 0
     total, point = first_point(problem)
     least, goal = problem.objective(problem.minimize(tolerance=1e-6)), 1e-5 * point.objective
-    descent = LbfgsPhase(total, goal, system_of(1e15))  # Newton's method would take days
-    assert descent.begin(point).objective - least <= 30.0 * goal  # the estimate of what is left is rough
-    assert descent.direction is not None
+    system = system_of(1e15)  # Newton's method would take days
+    reached = approach_by_lbfgs(total, system, point, goal)
+    assert reached.objective - least <= 30.0 * goal  # the estimate of what is left is rough
+    assert isinstance(system.ladder.replace_first.call_args[0][0], LbfgsDirection)
 
 
-def test_no_descent_if_newtons_method_is_cheap() -> None:
+def test_no_first_order_steps_if_newtons_method_is_cheap() -> None:
     total, point = first_point(heavy_problem(Logistic))
-    for system in (system_of(1.0, spent=1e9), None):
-        descent = LbfgsPhase(total, 1e-5, system)
-        assert descent.begin(point) is point and descent.direction is None
-        assert descent.resume(point, point) is point
-    assert LbfgsPhase(total, 1e-5, system_of(1.0, Jacobi(total, point))).begin(point) is not point
+    assert approach_by_lbfgs(total, system_of(1.0), point, 1e-5) is point
+    assert approach_by_lbfgs(total, system_of(1.0, Jacobi(total, point)), point, 1e-5) is not point
 
 
 @every_kind
 def test_a_goal_of_zero_ends_where_rounding_does(kind: type[Linear]) -> None:
     problem = heavy_problem(kind, l2=1.0)
     total, point = first_point(problem)
-    descent = LbfgsPhase(total, 0.0, system_of(1e15, Jacobi(total, first_point(heavy_problem(kind))[1])))
-    reached = descent.begin(point)
-    assert descent.resume(reached, reached).objective <= reached.objective * (1.0 + 1e-14)
+    system = system_of(1e15, Jacobi(total, first_point(heavy_problem(kind))[1]))
+    assert approach_by_lbfgs(total, system, point, 0.0).objective <= point.objective
     found = solve(problem, tol=0.0)
     assert found.gap <= 1e-10 * found.scale  # rounding of sums of 300 losses of long rows
-
-
-def test_a_descent_resumes_after_a_slow_step_only() -> None:
-    total, point = first_point(heavy_problem(Logistic))
-    system = system_of(1e15)
-    descent = LbfgsPhase(total, 1e-3 * point.objective, system)
-    reached = descent.begin(point)
-    assert descent.resume(point, reached) is reached
-    system.ladder.spent_on_step = 1e9
-    assert descent.resume(reached, reached).objective < reached.objective
 
 
 @every_kind

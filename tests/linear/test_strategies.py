@@ -1,12 +1,16 @@
 """The strategies and their order: each reaches the certified minimum, and leaves to the others what is not for it."""
 
+import ast
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from avare import linear
 from avare.linear import newton, row_basis, small
 from avare.linear.solver import STRATEGIES, solve
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
@@ -72,14 +76,26 @@ def test_what_each_strategy_is_for() -> None:
     assert named(example(Logistic, 2, l2=0.0)) == {"newton"}
     assert named(Softmax(np.eye(3), [0, 1, 2])) == {"newton"}
     assert named(example(Logistic, 2, n=500_000, columns=2)) == {"samples", "newton"}
-    assert named(Logistic(wide, np.arange(30) % 2)) == {"row_basis", "small", "newton"}
-    assert named(Logistic(wide, np.arange(30) % 2, l2=np.linspace(1.0, 2.0, 200))) == {"small", "newton"}
+    assert named(Logistic(wide, np.arange(30) % 2)) == {"row_basis", "newton"}
+    assert named(Logistic(wide, np.arange(30) % 2, l2=np.linspace(1.0, 2.0, 200))) == {"newton"}
     assert "dual_ascent" in named(Logistic(sp.csr_array(wide * (wide > 1.5)), np.arange(30) % 2))
     assert named(example(Logistic, 2, l2=0.0, l1=0.1)) == {"coordinate_descent", "working_sets"}
     assert named(Softmax(wide, np.arange(30) % 3, l1=0.1)) == {"working_sets"}
     places = (np.repeat(np.arange(2_000), 2), generator.integers(0, 20_000, 4_000))
     few = sp.csr_array((generator.random(4_000), places), shape=(2_000, 20_000))  # products with X are cheap
     assert named(Softmax(few, np.arange(2_000) % 3)) == {"newton"}
+
+
+def test_what_is_read_of_a_problem_is_listed_and_public() -> None:
+    found = set()
+    for path in Path(linear.__path__[0]).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            owner = node.value if isinstance(node, ast.Attribute) else None
+            name = owner.id if isinstance(owner, ast.Name) else owner.attr if isinstance(owner, ast.Attribute) else ""
+            if isinstance(node, ast.Attribute) and name == "problem":
+                found.add(node.attr)
+    listed = re.findall("`([a-z0-9_]+)`", (linear.__doc__ or "").partition("What is read")[2])
+    assert found == set(listed) and len(listed) == len(found)
 
 
 def test_what_does_not_converge_quickly_is_left_to_newton() -> None:

@@ -27,7 +27,7 @@ from avare.linear.design import CALL, OF_LOSS, Design, factor_cost
 from avare.linear.intercept import with_best_intercept
 from avare.linear.newton import ROUNDING, move
 from avare.linear.objective import TINY, Objective, Point, Step
-from avare.linear.task import Outcome, Task
+from avare.linear.task import LinearTask, Outcome
 from avare.linear.working_sets import minimise_model, symmetric, working_set
 from avare.problems.matrix import Sparse, mapping_of, unsigned
 from avare.problems.rows import Array
@@ -78,7 +78,7 @@ class _Work(NamedTuple):
     """The linear predictors of a step."""
 
 
-def expected_cost(task: Task) -> float:
+def expected_cost(task: LinearTask) -> float:
     """Return 0 if the strategy can do the task; infinite otherwise.
 
     It needs an l1 term, one output, no penalty of the bias, and losses that are curved: Huber's and the hinge are not
@@ -92,7 +92,7 @@ def expected_cost(task: Task) -> float:
     return 0.0 if bool((task.point.terms.curvature[counted] > 0.0).all()) else math.inf
 
 
-def solve(task: Task) -> Outcome:
+def solve(task: LinearTask) -> Outcome:
     """Make steps over the columns that are not 0 or violate the KKT conditions.
 
     The dual variables that a step predicts certify the point where it ends.
@@ -174,7 +174,7 @@ class CoordinateDescent:
             most = min(gram / max(sweep, CALL), _MOST_SWEEPS)
             sweeps, is_solved = self._by_sweeps(point, chosen, goal, most, step)
             spent, needs_gram = sweep * sweeps, needs_gram and not is_solved
-        spent += needs_gram * gram + 2.0 * rows.product_cost()
+        spent += needs_gram * gram + rows.curve_cost(1)
         self.effort = max(spent / (CALL + OF_LOSS * rows.n), 1.0)
         if needs_gram:
             self._unsolved = len(chosen)
@@ -242,13 +242,13 @@ class CoordinateDescent:
 
     def _load(self, chosen: NDArray[np.int64]) -> None:
         """Copy the columns that are needed, once: all of a sparse matrix, the chosen ones of a dense one."""
-        from scipy.sparse import csr_array
-
         rows, new = self._total.rows, chosen[~self._has[chosen]]
         dense, sparse = rows.matrix.dense, rows.matrix.sparse
         if sparse is not None and self._sparse is None:
-            by_columns = csr_array(sparse, shape=(rows.n, rows.columns)).tocsc()
-            self._sparse = unsigned(Sparse(by_columns.data, by_columns.indices, by_columns.indptr))
+            starts = np.zeros(rows.columns + 1, dtype=sparse.starts.dtype)
+            np.cumsum(self._sizes, out=starts[1:])
+            self._sparse = unsigned(Sparse(np.empty_like(sparse.values), np.empty_like(sparse.columns), starts))
+            _transpose(unsigned(sparse), starts[:-1].copy(), self._sparse.values, self._sparse.columns)
         if dense is not None and len(new):
             self._dense = np.empty(dense.shape, dtype=dense.dtype, order="F") if self._dense is None else self._dense
             self._dense[:, new] = dense if len(new) == rows.columns else dense[:, new]
@@ -256,6 +256,16 @@ class CoordinateDescent:
 
 
 # --- kernels -------------------------------------------------------------------------------
+
+
+@lean
+def _transpose(matrix, places, values, rows):
+    """Copy the entries from rows to columns."""
+    for i in range(len(matrix.starts) - 1):
+        for j in range(matrix.starts[i], matrix.starts[i + 1]):
+            place = places[matrix.columns[j]]
+            values[place], rows[place] = matrix.values[j], i
+            places[matrix.columns[j]] = place + 1
 
 
 @lean

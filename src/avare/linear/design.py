@@ -19,9 +19,7 @@ from avare.problems.linear import Linear
 from avare.problems.matrix import Matrix, Sparse, unsigned
 from avare.problems.rows import Array, Rows
 
-_DENSE_ENTRY, _DENSE_ROW = 0.3, 1.0  # nanoseconds of a product with a vector
-_CURVED_ENTRY, _CURVED_ROW = 0.5, 2.0  # of both products, with one reading of X
-_SPARSE_ENTRY, _SPARSE_ROW = 0.4, 5.0
+_CURVED_ENTRY, _CURVED_ROW = 0.5, 2.0  # nanoseconds of both products with a vector, with one reading of X
 _SPARSE_CURVED_ENTRY, _SPARSE_CURVED_ROW = 0.6, 7.0
 # Of both products with several vectors, per entry, per entry and vector, and per row and vector: dense, and sparse.
 _SEVERAL, _SPARSE_SEVERAL = (0.8, 0.05, 1.5), (1.4, 0.22, 1.0)
@@ -113,12 +111,6 @@ class Design(Rows):
         return np.asarray(products)
 
     # --- costs, in nanoseconds ------------------------------------------------------------
-
-    def product_cost(self) -> float:
-        """Estimate the cost of `outputs` or `sums`, per row of the table."""
-        if self.matrix.sparse is None:
-            return CALL + self.entries * _DENSE_ENTRY + self.n * _DENSE_ROW
-        return CALL + self.entries * _SPARSE_ENTRY + self.n * _SPARSE_ROW
 
     def curve_cost(self, outputs: int) -> float:
         """Estimate the cost of `curve`."""

@@ -25,7 +25,7 @@ from avare.linear.certificates import NEGLIGIBLE, duality_gap
 from avare.linear.design import CALL
 from avare.linear.losses import terms_at
 from avare.linear.objective import TINY, Objective, Point
-from avare.linear.task import Outcome, Status, Task
+from avare.linear.task import LinearTask, Outcome, Status
 from avare.problems.losses import curvature_at, slope_at
 from avare.problems.rows import Array
 
@@ -43,7 +43,7 @@ _INEXACT = 0.3  # of the change of a linear predictor: error that a visit may le
 _TRIALS = 100  # linear predictors that are tried in a visit
 
 
-def expected_cost(task: Task) -> float:
+def expected_cost(task: LinearTask) -> float:
     """Estimate the nanoseconds of the fewest epochs; infinite if others seem cheaper, or if it cannot do the task.
 
     It begins at a constant model, with the same l2 term for all columns, and one output.
@@ -56,7 +56,7 @@ def expected_cost(task: Task) -> float:
     return nanoseconds if nanoseconds <= _OF_OTHERS * CALL or nanoseconds <= task.system.expected else math.inf
 
 
-def solve(task: Task) -> Outcome:
+def solve(task: LinearTask) -> Outcome:
     """Make epochs as long as they seem faster than Newton's method; otherwise return a better start."""
     total, goal, best = task.total, task.goal, task.point
     ascent = DualAscent(total, best)

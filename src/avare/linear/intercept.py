@@ -34,8 +34,8 @@ def constant_model(problem: Linear) -> tuple[Array, float]:
     """Return the best constant model, and its objective. Examples of the same class are taken together."""
     table, few = np.zeros((problem.outputs, problem.width)), problem
     if problem.target == "numbers":
-        mean = problem.weighted_sum(problem.model.targets) / max(problem.weighted_sum(np.ones(problem.n)), TINY)
-        start = np.array([mean])
+        whole = problem.model.sample_weight.sum() if len(problem.model.sample_weight) else problem.n
+        start = np.array([problem.weighted_sum(problem.model.targets) / max(whole, TINY)])
     else:
         sums = problem.class_weights()[1]
         labels = np.array([-1.0, 1.0]) if problem.outputs == 1 else np.arange(len(sums), dtype=np.float64)

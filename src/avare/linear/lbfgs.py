@@ -16,14 +16,13 @@ from avare.linear.design import CALL
 from avare.linear.line_search import line_search
 from avare.linear.newton_system import NewtonSystem
 from avare.linear.objective import Objective, Point
-from avare.linear.preconditioners import Jacobi, Preconditioner
+from avare.linear.preconditioners import Jacobi, NewtonPreconditioner
 from avare.problems.rows import Array
 
 _PAIRS = 10  # that are remembered, as in SciPy's L-BFGS-B
 _LATELY = 4  # steps over which progress is measured
 _OVERHEAD = 10.0  # operations on almost no rows that a step costs
 _NEAR = 3.0  # times the goal: from there a step of Newton's method is enough, which certifies it too
-_NEARER = 0.1  # of the last goal: the next, because the minimum could not be certified from there
 _FEWEST = 2 * _LATELY  # steps at the price of Newton's method: with fewer, this one is cheap
 _TRUSTED = 0.25  # of the linear decrease: if a step of half of it is expected and gives less, the next is not believed
 _CURVED = 1e-12  # of a pair's lengths: with a smaller product, it has no curvature, and is not remembered
@@ -36,7 +35,7 @@ class LbfgsDirection:
 
     exact = False
 
-    def __init__(self, base: Preconditioner, shape: tuple[int, ...]) -> None:
+    def __init__(self, base: NewtonPreconditioner, shape: tuple[int, ...]) -> None:
         self._base, self._shape, self._scale, self._count = base, shape, 1.0, 0
         self._steps, self._changes = np.empty((2, _PAIRS, math.prod(shape)))
         self._products, self._parts = np.empty((2, _PAIRS))
@@ -50,7 +49,7 @@ class LbfgsDirection:
             self._count += 1
             self._fit_scale()
 
-    def renew(self, base: Preconditioner) -> None:
+    def renew(self, base: NewtonPreconditioner) -> None:
         """Replace the preconditioner."""
         self._base = base
         self._fit_scale()
@@ -72,100 +71,50 @@ class LbfgsDirection:
             self._scale = float(self._products[last]) / float(np.vdot(change, through))
 
 
-class LbfgsPhase:
-    """Steps of L-BFGS before and between those of Newton's method: as long as they are the faster ones.
+def approach_by_lbfgs(total: Objective, system: NewtonSystem, point: Point, goal: float) -> Point:
+    """Make first-order steps as long as they may be faster than Newton's method; return where they end.
 
-    Parameters
-    ----------
-    total : Objective
-    goal : float
-        What is to be left of the objective above its minimum.
-    system : NewtonSystem or None
-        That of Newton's method, whose preconditioner and cost are used; without one, no step is made.
+    They end near the goal, or if the minimum is far at their pace. What they have learned is the first preconditioner
+    of Newton's method.
     """
+    base, cost = system.ladder.current, total.rows.curve_cost(total.problem.outputs) + _OVERHEAD * CALL
+    allowed = system.expected / cost
+    if total.problem.is_quadratic or (base is None and allowed < _FEWEST):
+        return point  # conjugate gradients are better, or an exact step
+    memory = LbfgsDirection(base or Jacobi(total, point), point.table.shape)
+    certain = goal if total.problem.is_positive else -math.inf  # an objective that needs no certificate
+    objectives, end, is_trusted = [point.objective], "", True
+    while not objectives[-1] <= certain and not end:
+        gradient = total.gradient(point)
+        direction = -memory.solve(gradient)
+        decrease = -float(np.vdot(gradient, direction))
+        end = "near" if is_trusted and not decrease > goal else _end_of(objectives, goal, allowed)
+        further = None if end else line_search(total, point, direction, total.rows.outputs(direction), decrease)
+        if further is None:
+            break
+        memory.add(further.table - point.table, total.gradient(further) - gradient)
+        is_trusted = _TRUSTED * decrease <= point.objective - further.objective <= decrease
+        point = further
+        objectives.append(point.objective)
+    if base is None:
+        memory.renew(Jacobi(total, point))
+    system.ladder.replace_first(memory, len(objectives) * cost if end == "far" else 0.0)
+    return point
 
-    def __init__(self, total: Objective, goal: float, system: NewtonSystem | None) -> None:
-        self._total, self._goal, self._system = total, goal, system
-        self._base = None if system is None else system.ladder.current
-        self._cost = total.rows.curve_cost(total.problem.outputs) + _OVERHEAD * CALL
-        self._allowed = 0.0 if system is None else system.expected / self._cost
-        self._certain = goal if total.problem.is_positive else -math.inf  # an objective that needs no certificate
-        self._rate = -math.inf  # decrease per nanosecond, lately
-        self.direction: LbfgsDirection | None = None
-        self._spent = 0.0  # nanoseconds of the first steps, if they ended because the minimum is far at their pace
 
-    def begin(self, point: Point) -> Point:
-        """Make the first steps, if they may be faster than Newton's method; return where they end.
-
-        What they have learned is the first preconditioner of Newton's method.
-        """
-        is_cheap = self._base is None and self._allowed < _FEWEST
-        if self._system is None or self._total.problem.is_quadratic or is_cheap:
-            return point  # conjugate gradients are better, or an exact step
-        self.direction = LbfgsDirection(self._base or Jacobi(self._total, point), point.table.shape)
-        point = self._run(point)
-        if self._base is None:
-            self.direction.renew(Jacobi(self._total, point))
-        self._system.ladder.replace_first(self.direction, self._spent)
-        return point
-
-    def resume(self, before: Point, point: Point) -> Point:
-        """Make more steps if they were faster than the last one of Newton's method; return where they end.
-
-        They begin with the last preconditioner of Newton's method, unless that one is exact, and expensive.
-        """
-        if self._system is None:
-            return point
-        base, nanoseconds = self._system.ladder.current, self._system.ladder.spent_on_step
-        decrease, count = before.objective - point.objective, max(round(nanoseconds / self._cost), _FEWEST)
-        if not decrease < self._rate * nanoseconds:
-            return point
-        self._goal *= _NEARER
-        if self.direction and base and base is not self.direction and not base.exact:
-            self.direction.renew(base)
-        return self._run(point, decrease, count)
-
-    def _run(self, point: Point, least: float = 0.0, count: int = 0) -> Point:
-        """Make steps until the minimum seems near, or seems far for this pace.
-
-        If the decrease of a step of Newton's method is given, and the number of steps that cost the same, until the
-        last ones decrease less.
-        """
-        total, memory, objectives = self._total, self.direction, [point.objective]
-        assert memory is not None
-        gradient, is_trusted = total.gradient(point), True
-        while not objectives[-1] <= self._certain:
-            direction = -memory.solve(gradient)
-            decrease = -float(np.vdot(gradient, direction))
-            if (is_trusted and not decrease > self._goal) or self._is_last(objectives, least, count):
-                break
-            further = line_search(total, point, direction, total.rows.outputs(direction), decrease)
-            if further is None:
-                break
-            memory.add(further.table - point.table, total.gradient(further) - gradient)
-            is_trusted = _TRUSTED * decrease <= point.objective - further.objective <= decrease
-            point, gradient = further, total.gradient(further)
-            objectives.append(point.objective)
-        lately = objectives[-1 - max(count, _LATELY) :]
-        self._rate = (lately[0] - lately[-1]) / (max(len(lately) - 1, 1) * self._cost)
-        return point
-
-    def _is_last(self, objectives: list[float], least: float, count: int) -> bool:
-        """Whether the last decreases say that the minimum is near, or far for steps at this pace."""
-        rounding = _ROUNDING * abs(objectives[-1])
-        if count > 0:
-            return len(objectives) > count and objectives[-1 - count] - objectives[-1] <= max(least, rounding)
-        if len(objectives) <= 2 * _LATELY:
-            return False
-        middle, goal = objectives[-1 - _LATELY], _NEAR * self._goal + rounding
-        before, decrease = objectives[-1 - 2 * _LATELY] - middle, middle - objectives[-1]
-        if decrease <= goal * (1.0 - _SLOWEST):
-            return True
-        ratio = decrease / max(before, decrease / _SLOWEST)
-        left = decrease * ratio / (1.0 - ratio)  # if decreases shrink by this ratio
-        if left > goal and _LATELY * math.log(left / goal) > self._allowed * -math.log(ratio):
-            self._spent = len(objectives) * self._cost
-        return left <= goal or self._spent > 0.0
+def _end_of(objectives: list[float], goal: float, allowed: float) -> str:
+    """Return whether the last decreases say that the minimum is "near", or "far" for this pace; "" if neither."""
+    if len(objectives) <= 2 * _LATELY:
+        return ""
+    middle, goal = objectives[-1 - _LATELY], _NEAR * goal + _ROUNDING * abs(objectives[-1])
+    before, decrease = objectives[-1 - 2 * _LATELY] - middle, middle - objectives[-1]
+    if decrease <= goal * (1.0 - _SLOWEST):
+        return "near"
+    ratio = decrease / max(before, decrease / _SLOWEST)
+    left = decrease * ratio / (1.0 - ratio)  # if decreases shrink by this ratio
+    if left <= goal:
+        return "near"
+    return "far" if _LATELY * math.log(left / goal) > allowed * -math.log(ratio) else ""
 
 
 # --- kernels -------------------------------------------------------------------------------

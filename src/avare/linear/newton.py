@@ -1,6 +1,6 @@
 """Newton's method with a line search, for linear models without an l1 term; its last step certifies the minimum.
 
-Steps of L-BFGS come first, and between its steps, where a step of Newton's method is expensive. Losses that are flat in
+Steps of L-BFGS come first where a step of Newton's method is expensive. Losses that are flat in
 parts may need stronger penalties first (a homotopy in l2): where few losses are curved, a step of Newton's method has
 almost no direction. The minimum for a hundred times the penalty is near, and its losses are almost those that are
 curved at the minimum.
@@ -15,11 +15,11 @@ import numpy as np
 
 from avare.linear.certificates import NEGLIGIBLE, gap_after_step, gap_of_gradient
 from avare.linear.intercept import with_best_intercept
-from avare.linear.lbfgs import LbfgsPhase
+from avare.linear.lbfgs import approach_by_lbfgs
 from avare.linear.line_search import line_search
 from avare.linear.newton_system import CLOSE, NewtonSystem, accuracy_of, by_bounds
 from avare.linear.objective import Objective, Point, Step
-from avare.linear.task import Outcome, Task
+from avare.linear.task import LinearTask, Outcome
 from avare.problems.rows import Array
 
 ROUNDING = 1e-15
@@ -36,36 +36,36 @@ class System(Protocol):
         """Return a step that minimises the quadratic model."""
 
 
-def expected_cost(task: Task) -> float:
+def expected_cost(task: LinearTask) -> float:
     """Estimate the nanoseconds of the first steps; infinite with an l1 term."""
     return math.inf if task.total.has_l1 else task.system.expected
 
 
-def solve(task: Task) -> Outcome:
+def solve(task: LinearTask) -> Outcome:
     """Minimise by steps on all rows."""
     total = task.total
     if not total.problem.flattens:
         return descend(task, task.system)
     outcome = descend(
-        Task(total, task.point, task.goal, min(task.steps, _BEFORE_PENALTIES), task.callback), task.system
+        LinearTask(total, task.point, task.goal, min(task.steps, _BEFORE_PENALTIES), task.callback), task.system
     )
     taken = outcome.steps
     if outcome.status == "converged" or taken >= task.steps:
         return outcome
     point, more = _by_penalties(total, outcome.point, task.goal, task.steps - taken)
     taken += more
-    rest = Task(total, point, task.goal, task.steps - taken, task.callback)
+    rest = LinearTask(total, point, task.goal, task.steps - taken, task.callback)
     outcome = descend(rest, rest.system)
     return outcome._replace(steps=outcome.steps + taken)
 
 
-def descend(task: Task, system: System) -> Outcome:
+def descend(task: LinearTask, system: System) -> Outcome:
     """Make steps until the gap is at most the goal, or until rounding hides all progress."""
     total, goal, point = task.total, task.goal, task.point
     report = task.callback or (lambda count, objective, gap: None)
     solver = system if isinstance(system, NewtonSystem) else None
-    phase, certificate = LbfgsPhase(total, goal, solver), _Certificate(total, goal, solver)
-    point = phase.begin(point)
+    certificate = _Certificate(total, goal, solver)
+    point = approach_by_lbfgs(total, solver, point, goal) if solver else point
     best, least, gap = point, math.inf, math.inf
     # The smallest decrease of steps so far: an objective so low may itself decrease to the goal.
     smallest = math.inf if total.problem.is_positive else 0.0
@@ -90,14 +90,13 @@ def descend(task: Task, system: System) -> Outcome:
         if further is None:
             return Outcome(point, point.objective - certificate.lower, count, certificate.status(point))
         smallest = min(smallest, point.objective - further.objective) if is_close else smallest
-        point = phase.resume(point, further) if decrease > CLOSE * goal else further
+        point = further
     return Outcome(point, gap, count, "converged" if gap <= goal else "finished")
 
 
 def approach(total: Objective, system: NewtonSystem, point: Point, goal: float, steps: int) -> tuple[Point, int]:
     """Make steps, without a certificate, until the predicted decrease of one is at most the goal; count them too."""
-    phase = LbfgsPhase(total, goal, system)
-    point = phase.begin(point)
+    point = approach_by_lbfgs(total, system, point, goal)
     certain = goal if total.problem.is_positive else -math.inf
     for count in range(steps):
         if point.objective <= certain:
@@ -108,7 +107,7 @@ def approach(total: Objective, system: NewtonSystem, point: Point, goal: float, 
         further = move(total, point, gradient, step, decrease, needed=True)
         if further is None or not further.objective < point.objective * (1.0 - ROUNDING):
             return further or point, count + 1
-        point = phase.resume(point, further) if decrease > CLOSE * goal else further
+        point = further
         if decrease <= goal:
             return point, count + 1
     return point, steps

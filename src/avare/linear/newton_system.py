@@ -21,7 +21,7 @@ import numpy as np
 from avare.linear.design import CALL, factor_cost
 from avare.linear.losses import fenchel_young
 from avare.linear.objective import TINY, Objective, Point, Step
-from avare.linear.preconditioners import WIDEST, Jacobi, Make, Preconditioner, by_classes, by_columns
+from avare.linear.preconditioners import WIDEST, Jacobi, Make, NewtonPreconditioner, by_classes, by_columns
 from avare.problems.rows import Array
 
 LOOSE, TIGHT = 0.1, 1e-8
@@ -105,16 +105,14 @@ class Ladder:
     The first one can be given, from a sample of the same rows.
     """
 
-    def __init__(self, total: Objective, first: Preconditioner | None, levels: list[Level]) -> None:
+    def __init__(self, total: Objective, first: NewtonPreconditioner | None, levels: list[Level]) -> None:
         self._total, self._levels, self._product = total, levels, _product_cost(total)
         self.current = first
         self._made_at: Point | None = None
         self._spent = 0.0  # on products with the present one
         self._wasted, self._steps = 0.0, 0  # on those of the present level, and steps that were solved with it
-        self.spent_on_step = 0.0
-        """Nanoseconds of the last step."""
 
-    def replace_first(self, other: Preconditioner | None, spent: float) -> None:
+    def replace_first(self, other: NewtonPreconditioner | None, spent: float) -> None:
         """Use one that is better than the diagonal, if there is one, and the next did not pay with it so far."""
         if other is not None:
             if len(self._levels) > 1 and self._levels[0].name == "diagonal":
@@ -123,7 +121,6 @@ class Ladder:
 
     def begin(self, point: Point) -> None:
         """Prepare a step: make a preconditioner if there is none, or if a new one is cheap."""
-        self.spent_on_step = 0.0
         self._steps += 1
         is_cheap = self._made_at is not None and self._levels[0].cost <= 2.0 * self._product
         if self.current is None or (is_cheap and self._made_at is not point):
@@ -142,7 +139,6 @@ class Ladder:
         """Note a product with H."""
         self._spent += self._product
         self._wasted += self._product
-        self.spent_on_step += self._product
 
     def improve(self, point: Point, needed: float, count: int, decrease: float) -> bool:
         """Make a preconditioner for this point, or a better one, if the products that are needed would cost more.
@@ -177,14 +173,13 @@ class Ladder:
 
     def _make(self, point: Point) -> None:
         self._wasted += self._levels[0].cost
-        self.spent_on_step += self._levels[0].cost
         self.current, self._made_at, self._spent = self._levels[0].make(self._total, point), point, 0.0
 
 
 class NewtonSystem:
     """Solve for one step after another, each with the preconditioner that seems cheapest."""
 
-    def __init__(self, total: Objective, first: Preconditioner | None = None) -> None:
+    def __init__(self, total: Objective, first: NewtonPreconditioner | None = None) -> None:
         self._total = total
         levels, product = _worthwhile(all_levels(total)), _product_cost(total)
         expected = [level.cost_of_steps(product) for level in levels]

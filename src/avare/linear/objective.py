@@ -82,8 +82,10 @@ class Objective:
     @cached_property
     def is_penalised(self) -> bool:
         """Whether all coefficients but a free bias have a penalty of some kind."""
-        of_columns = self.l2 + self.l1
-        return bool((of_columns[:, :-1] if self.has_free_bias else of_columns).all())
+        if self.is_strongly_convex:
+            return True
+        both = self.l2 + self.l1
+        return bool((both[:, :-1] if self.has_free_bias else both).all())
 
     def penalty(self, table: Array) -> float:
         """Return the penalty of a table of coefficients."""

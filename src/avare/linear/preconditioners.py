@@ -26,7 +26,7 @@ _NOISE = 1e-13  # of a diagonal of 1: a smaller pivot is rounding
 _MORE_NOISE = 1e3  # times what was added to a diagonal in vain
 
 
-class Preconditioner(Protocol):
+class NewtonPreconditioner(Protocol):
     """What solves H v = right, exactly or roughly."""
 
     exact: bool
@@ -109,7 +109,7 @@ class BlockJacobi:
         return found - found.mean(axis=0) + along
 
 
-def by_columns(total: Objective, point: Point, share: float = 1.0) -> Preconditioner:
+def by_columns(total: Objective, point: Point, share: float = 1.0) -> NewtonPreconditioner:
     """Factorise H, or its blocks if there are several outputs, of all rows or of a sample."""
     outputs, factors = total.problem.outputs, []
     sample = _draw(total, point, share) if share < 1.0 else None
@@ -120,7 +120,7 @@ def by_columns(total: Objective, point: Point, share: float = 1.0) -> Preconditi
     return factors[0] if outputs == 1 else BlockJacobi(factors, total.l2[0])
 
 
-def by_classes(total: Objective, point: Point, share: float = 1.0) -> Preconditioner:
+def by_classes(total: Objective, point: Point, share: float = 1.0) -> NewtonPreconditioner:
     """Factorise H with all pairs of outputs, of all rows or of a sample."""
     sample = _draw(total, point, share) if share < 1.0 else None
     return CholeskyFactor(hessian_matrix(total, point, sample), exact=share == 1.0, drops=not total.l2.any())
@@ -175,7 +175,7 @@ def systematic(scores: Array, size: int, generator: np.random.Generator) -> NDAr
     return indices
 
 
-Make = Callable[[Objective, Point], Preconditioner]
+Make = Callable[[Objective, Point], NewtonPreconditioner]
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -15,29 +15,32 @@ from avare.linear import newton, small
 from avare.linear.design import Design, curve_cost, factor_cost, rounding_of_kernel
 from avare.linear.objective import Objective
 from avare.linear.preconditioners import WIDEST
-from avare.linear.task import Outcome, Status, Task
+from avare.linear.task import LinearTask, Outcome, Status
 from avare.problems.matrix import Matrix
 
 _PRODUCTS = 24.0  # with X that a fit takes: a guess (not measured)
 _DIRECT = 60.0  # products that the basis may cost if one exact step is then enough
+_OF_GRAM = 0.5  # of the cost of a factor of the Hessian, which also leads to the minimum in one step
 _COEFFICIENT = 10.0  # nanoseconds of a coefficient that come with a product: it is in some twenty sums of a step
 
 
-def expected_cost(task: Task) -> float:
+def expected_cost(task: LinearTask) -> float:
     """Estimate the nanoseconds of the basis; infinite if it does not save more, or if it cannot do the task.
 
     It needs the same l2 term for all columns, and no l1 term.
     """
     total, rows, outputs = task.total, task.total.rows, task.total.problem.outputs
-    if not total.has_even_l2 or rows.n >= rows.columns or rows.n > WIDEST:
+    if rows.n >= rows.columns or rows.n > WIDEST or not total.has_even_l2:
         return math.inf
     cost, product = rows.kernel_cost() + factor_cost(rows.n), rows.curve_cost(outputs)
     saved = product - curve_cost(rows.n, rows.n**2, outputs) + _COEFFICIENT * outputs * (rows.columns - rows.n)
-    allowed = _DIRECT * product if total.problem.is_quadratic else _PRODUCTS * saved
+    allowed = _PRODUCTS * saved
+    if total.problem.is_quadratic:
+        allowed = min(_DIRECT * product, _OF_GRAM * (rows.gram_cost() + factor_cost(rows.width)))
     return cost if cost <= allowed else math.inf
 
 
-def solve(task: Task) -> Outcome:
+def solve(task: LinearTask) -> Outcome:
     """Minimise with fewer columns; "started" if that does not certify the goal for all columns."""
     from scipy.linalg.lapack import dpstrf, dtrtrs
 
@@ -53,7 +56,7 @@ def solve(task: Task) -> Outcome:
     bias = task.point.table[:, rows.width - int(free) :]
     there = task.point.outputs[pivots] - (bias.T if free else 0.0)
     start = np.column_stack([dtrtrs(lower[:rank], there, lower=1)[0].T, bias])
-    inner = Task(part, part.at(start), task.goal, task.steps, task.callback)
+    inner = LinearTask(part, part.at(start), task.goal, task.steps, task.callback)
     found = (small if small.expected_cost(inner) < math.inf else newton).solve(inner)
     if found.status == "started":
         found = newton.solve(inner.after(found))

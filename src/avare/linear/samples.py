@@ -16,8 +16,8 @@ from avare.linear.intercept import constant_model
 from avare.linear.newton import approach
 from avare.linear.newton_system import NewtonSystem, is_direct
 from avare.linear.objective import TINY, Objective
-from avare.linear.preconditioners import Preconditioner, systematic
-from avare.linear.task import Outcome, Task
+from avare.linear.preconditioners import NewtonPreconditioner, systematic
+from avare.linear.task import LinearTask, Outcome
 from avare.problems.linear import Linear
 from avare.problems.rows import Array
 
@@ -28,14 +28,14 @@ _STEPS, _STEPS_WITH_L1 = 200, 10  # most steps on a sample
 _OF_SAMPLE, _ROUGHEST = 0.3, 0.02  # tolerance of a sample: a share of its error, coefficients / rows; and at most
 
 
-def expected_cost(task: Task) -> float:
+def expected_cost(task: LinearTask) -> float:
     """Return 0 if there are samples of the rows that save work; infinite otherwise."""
     total = task.total
     is_easy = total.problem.is_quadratic and (not total.has_l1 or is_direct(total))
     return 0.0 if task.is_constant and not is_easy and sample_sizes(total.problem, total.rows) else math.inf
 
 
-def solve(task: Task) -> Outcome:
+def solve(task: LinearTask) -> Outcome:
     """Minimise over samples of the rows, each larger than the one before; return a start for all rows."""
     total, table, preconditioner = task.total, task.table, None
     problem, generator = total.problem, np.random.default_rng(0)
@@ -70,13 +70,13 @@ def sample_sizes(problem: Linear, rows: Design) -> list[int]:
 
 
 def _minimise(
-    part: Objective, table: Array, goal: float, preconditioner: Preconditioner | None
-) -> tuple[Array, Preconditioner | None]:
+    part: Objective, table: Array, goal: float, preconditioner: NewtonPreconditioner | None
+) -> tuple[Array, NewtonPreconditioner | None]:
     first = part.at(table)
     if not part.has_l1:
         system = NewtonSystem(part, preconditioner)
         return approach(part, system, first, goal, _STEPS)[0].table, system.ladder.current
-    task = Task(part, first, goal, _STEPS_WITH_L1)
+    task = LinearTask(part, first, goal, _STEPS_WITH_L1)
     strategy = coordinate_descent if coordinate_descent.expected_cost(task) < math.inf else working_sets
     return strategy.solve(task).point.table, None
 

@@ -16,18 +16,18 @@ from avare._compilation import product
 from avare.linear.design import CALL
 from avare.linear.losses import fenchel_young, terms_at
 from avare.linear.objective import Objective, Point
-from avare.linear.task import Outcome, Task
+from avare.linear.task import LinearTask, Outcome
 from avare.problems.rows import Array
 
 _STEPS, _HALVES = 40, 10  # most steps, and halvings of one: `newton` searches more carefully
-_CALLS = 60.0  # operations of a step of `newton`
+_CALLS, _CALLS_IF_WIDE = 60.0, 10.0  # operations of a step of `newton`, and of what other strategies need if n < d
 _LOSS, _ENTRY, _PAIR = 3.0, 0.3, 0.045  # nanoseconds per row, entry of X, and pair of entries in a row
 _TRIPLE = 0.02  # and per triple of columns in a Cholesky factor
 _ENOUGH = 1e-4  # Armijo: share of the predicted decrease
 _SINGULAR, _ROUNDING = 1e-12, 1e-12  # of a diagonal; of the sum of all dual variables
 
 
-def expected_cost(task: Task) -> float:
+def expected_cost(task: LinearTask) -> float:
     """Estimate the nanoseconds of a step; infinite if `newton` needs no more, or if it cannot do the task.
 
     It needs one output, an l2 term for all coefficients but a free bias, and no callback.
@@ -36,10 +36,11 @@ def expected_cost(task: Task) -> float:
     if total.problem.outputs > 1 or not total.is_strongly_convex or task.callback is not None:
         return math.inf
     cost = n * (_LOSS + width * (_ENTRY + _PAIR * width)) + _TRIPLE * float(width) ** 3
-    return cost if cost <= _CALLS * CALL else math.inf
+    calls = _CALLS_IF_WIDE if n < total.rows.columns and not total.problem.is_quadratic else _CALLS
+    return cost if cost <= calls * CALL else math.inf
 
 
-def solve(task: Task) -> Outcome:
+def solve(task: LinearTask) -> Outcome:
     """Make steps until one certifies the goal; "started" if that takes many, or if none is lower."""
     total, goal, point, taken = task.total, task.goal, task.point, 0
     columns, l2 = total.rows.by_columns(), total.l2[0]

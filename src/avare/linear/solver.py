@@ -4,9 +4,9 @@ A strategy is a module with two functions. ``expected_cost(task)`` is infinite i
 one is cheaper; ``solve(task)`` returns where it ended. They are tried in the order of `STRATEGIES`, each from where the
 one before ended:
 
+- `small`: Newton's method in one kernel, if X is small;
 - `dual_ascent`: dual coordinate ascent, if X is sparse and has fewer rows than columns;
 - `row_basis`: the same problem in a basis of the rows, if these are fewer than the columns;
-- `small`: Newton's method in one kernel, if X is small;
 - `samples`: only a better start, from samples of many rows;
 - `coordinate_descent`, then `working_sets`, with an l1 term;
 - `newton` in all other cases.
@@ -25,16 +25,16 @@ from avare.linear.certificates import NEGLIGIBLE, Kind, gap_within_rounding, kin
 from avare.linear.existence import has_no_minimum
 from avare.linear.intercept import constant_model, with_best_intercept
 from avare.linear.objective import Objective
-from avare.linear.task import Callback, Outcome, Status, Strategy, Task
+from avare.linear.task import Callback, LinearTask, Outcome, Status, Strategy
 from avare.problems.linear import Linear
 from avare.problems.rows import Array
 
 STEPS = 200
 """Most steps on all rows."""
 STRATEGIES: tuple[Strategy, ...] = (
+    small,
     dual_ascent,
     row_basis,
-    small,
     samples,
     coordinate_descent,
     working_sets,
@@ -107,7 +107,7 @@ def solve(
     flat, scale = constant_model(problem)
     total, goal = Objective(problem), tol * scale
     first = flat if start is None else total.at(total.rows.centre(start))
-    task = Task(total, first, goal, steps, callback)
+    task = LinearTask(total, first, goal, steps, callback)
     outcome, last = _try(strategies, task)
     outcome, is_bounded = _with_rounding(task, outcome, [each for each in strategies if each is not row_basis])
     gap, status, point = outcome.gap, outcome.status, outcome.point
@@ -121,7 +121,7 @@ def solve(
     return Minimum(table, point.objective, gap, kind, scale, outcome.steps, status, method)
 
 
-def _try(strategies: Sequence[Strategy], task: Task) -> tuple[Outcome, Strategy | None]:
+def _try(strategies: Sequence[Strategy], task: LinearTask) -> tuple[Outcome, Strategy | None]:
     """Try strategies until one ends; return where, and which one."""
     outcome, steps, last = Outcome(task.point, math.inf, 0, "stalled"), 0, None
     for strategy in strategies:
@@ -134,7 +134,7 @@ def _try(strategies: Sequence[Strategy], task: Task) -> tuple[Outcome, Strategy 
     return outcome._replace(steps=steps), last
 
 
-def _with_rounding(task: Task, outcome: Outcome, strategies: Sequence[Strategy]) -> tuple[Outcome, bool]:
+def _with_rounding(task: LinearTask, outcome: Outcome, strategies: Sequence[Strategy]) -> tuple[Outcome, bool]:
     """Add rounding to a gap; make more steps if the goal is then missed and not yet out of reach.
 
     Return also whether the rounding is a bound.
@@ -155,7 +155,7 @@ def _with_rounding(task: Task, outcome: Outcome, strategies: Sequence[Strategy])
         outcome = Outcome(fresh, gap + rounding, outcome.steps, status)
         if left == 0 or status != "converged" or gap + rounding <= goal or 2.0 * rounding >= goal:
             break
-        rest = Task(total, fresh, goal - rounding, task.steps - outcome.steps, task.callback)
+        rest = LinearTask(total, fresh, goal - rounding, task.steps - outcome.steps, task.callback)
         more, _ = _try(strategies, rest)
         outcome = more._replace(steps=outcome.steps + more.steps)
     return outcome, is_bounded and is_known

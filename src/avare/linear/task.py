@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from avare.linear.newton_system import NewtonSystem
 from avare.linear.objective import Objective, Point
-from avare.linear.preconditioners import Preconditioner
+from avare.linear.preconditioners import NewtonPreconditioner
 from avare.problems.rows import Array
 
 Callback = Callable[[int, float, float], Any] | None
@@ -25,11 +25,11 @@ class Outcome(NamedTuple):
     status: Status = "started"
     """"converged": the gap is at most the goal; "finished" after the last step; "stalled" if rounding or the method
     itself allow no more; "started" if the point is only a better start for the next strategy."""
-    preconditioner: Preconditioner | None = None
+    preconditioner: NewtonPreconditioner | None = None
     """For the next strategy."""
 
 
-class Task:
+class LinearTask:
     """Minimise an objective until the gap is at most a goal.
 
     It begins at a point, or at the coefficients of a constant model, which are evaluated if a strategy needs that.
@@ -42,7 +42,7 @@ class Task:
         goal: float,
         steps: int,
         callback: Callback = None,
-        preconditioner: Preconditioner | None = None,
+        preconditioner: NewtonPreconditioner | None = None,
     ) -> None:
         self.total, self._start, self.goal, self.steps = total, start, goal, steps
         self.callback = callback
@@ -50,10 +50,10 @@ class Task:
         self.preconditioner = preconditioner
         """The first of Newton's method, from a sample of the same rows."""
 
-    def after(self, outcome: Outcome) -> Task:
+    def after(self, outcome: Outcome) -> LinearTask:
         """Return what is left to do after another strategy."""
         left = self.steps - outcome.steps
-        return Task(self.total, outcome.point, self.goal, left, self.callback, outcome.preconditioner)
+        return LinearTask(self.total, outcome.point, self.goal, left, self.callback, outcome.preconditioner)
 
     @cached_property
     def point(self) -> Point:
@@ -79,8 +79,8 @@ class Task:
 class Strategy(Protocol):
     """A module that minimises some kinds of linear models."""
 
-    def expected_cost(self, task: Task) -> float:
+    def expected_cost(self, task: LinearTask) -> float:
         """Estimate the nanoseconds that it takes to be worth a try; infinite if it cannot do the task."""
 
-    def solve(self, task: Task) -> Outcome:
+    def solve(self, task: LinearTask) -> Outcome:
         """Minimise, or make a better start."""

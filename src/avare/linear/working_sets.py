@@ -22,7 +22,7 @@ from avare.linear.newton import ROUNDING, descend
 from avare.linear.newton_system import NEAR
 from avare.linear.objective import Objective, Point, Step
 from avare.linear.preconditioners import CholeskyFactor, diagonal_of, hessian_matrix
-from avare.linear.task import Outcome, Status, Task
+from avare.linear.task import LinearTask, Outcome, Status
 from avare.problems.rows import Array
 
 _SWEEPS = 4  # of coordinate descent between two solutions for the coefficients that are not 0
@@ -35,12 +35,12 @@ _OF_SET = 0.2  # of the gap: what minimising over a working set leaves
 _FEWEST_COLUMNS = 100  # of a working set, if as many violate the KKT conditions
 
 
-def expected_cost(task: Task) -> float:
+def expected_cost(task: LinearTask) -> float:
     """Return 0 with an l1 term; infinite otherwise."""
     return 0.0 if task.total.has_l1 else math.inf
 
 
-def solve(task: Task) -> Outcome:
+def solve(task: LinearTask) -> Outcome:
     """Minimise over one working set after another."""
     total, goal, point = task.total, task.goal, task.point
     count, least, width = 0, math.inf, total.rows.columns
@@ -61,7 +61,7 @@ def solve(task: Task) -> Outcome:
         part = total if size == width else Objective(total.problem, total.rows.restrict(chosen), kept)
         first = Point(point.table[:, kept], *point[1:])
         of_part = goal if size == width else max(0.3 * goal, _OF_SET * gap)
-        found = descend(Task(part, first, of_part, task.steps - count), WorkingSetSystem(part))
+        found = descend(LinearTask(part, first, of_part, task.steps - count), WorkingSetSystem(part))
         table = np.zeros_like(point.table)
         table[:, kept] = found.point.table
         is_lower = found.point.objective < point.objective * (1.0 - ROUNDING)
