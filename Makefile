@@ -105,7 +105,7 @@ docs: $(VENV)/docs-installed ## the documentation site, in build/docs; a warning
 	@echo "Ready: build/docs/index.html"
 
 # Those marked in benchmarks/README.md, which says why the others are left out; short ones first.
-BENCHMARKS = structures samplers first_hour solvers steps advice linear linear_shapes linear_certificates linear_choices \
+BENCHMARKS = structures samplers first_hour solvers steps advice linear linear_shapes linear_certificates linear_ablations linear_choices \
 	gradient_norms torch_loader memories one_number replay frameworks calibrated nets_race nets_fronts regret doubts
 bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks/results/
 	@echo "Measuring; with all data this takes hours, and benchmarks/README.md says what each script answers ..."

@@ -212,9 +212,8 @@ def rings(generator: np.random.Generator) -> int:
     kind = str(generator.choice(["Avare", "Calibrated", "Static", "Uniform", "Uniform in passes"]))
     n = int(generator.integers(2, 9))
     capacity = n + int(generator.integers(0, 3))
-    options: dict[str, Any] = {"Static": {"smoothness": np.ones(n)}, "Uniform in passes": {"reshuffle": True}}.get(
-        kind, {}
-    )
+    every: dict[str, dict[str, Any]] = {"Static": {"smoothness": np.ones(n)}, "Uniform in passes": {"reshuffle": True}}
+    options = every.get(kind, {})
     make = getattr(avare, kind.split()[0])
     sampler = make(n, 1, capacity=capacity, seed=int(generator.integers(2**32)), **options)
     present, added, changes = set(range(n)), n, 30
