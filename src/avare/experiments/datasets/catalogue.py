@@ -15,7 +15,7 @@ import numpy as np
 
 from avare import _validation as validation
 from avare._optional import require
-from avare.experiments.datasets.dataset import Dataset, DatasetError
+from avare.experiments.datasets.dataset import Data, DatasetError
 from avare.experiments.datasets.files import (
     COMPRESSIONS,
     Arrays,
@@ -94,7 +94,7 @@ def load(
     seed: int | None = None,
     verify: bool = True,
     progress: bool = False,
-) -> Dataset:
+) -> Data:
     """Load a named dataset.
 
     Its files are searched in ``folder``, by default the value of the environment variable ``AVARE_DATA``, and then in
@@ -129,7 +129,7 @@ def load(
     paths = _obtain(name, entry.splits[split], folder, verify, progress)
     X, y = _PARSERS[name](list(paths.values())) if name != "synthetic" else _synthetic(seed)
     source = entry.mirrors[0] if name != "synthetic" else f"seed {seed}"
-    return Dataset(name, X, y, f"{entry.description} ({split})", source)
+    return Data(name, X, y, f"{entry.description} ({split})", source)
 
 
 def fetch(name: str, *, folder: Folder = None, verify: bool = True, progress: bool = False) -> dict[str, Path]:

@@ -52,7 +52,7 @@ class Wanted(NamedTuple):
 
 
 Examples = tuple[Any, NDArray[np.float64], Origin, dict[str, Any]]
-"""X, labels, where they come from, and fields of `Dataset` that describe the columns."""
+"""X, labels, where they come from, and fields of `Data` that describe the columns."""
 
 
 def convert(table: Any, origin: Origin, wanted: Wanted) -> Examples:
