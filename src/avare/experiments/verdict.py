@@ -89,11 +89,9 @@ def compare_runs(baseline: Sequence[Trajectory], sampler: Sequence[Trajectory]) 
     'inconclusive (3 runs); try --runs 12'
     """
     runs = min(len(baseline), len(sampler))
-    if runs == 0:
-        return ComparisonVerdict("inconclusive", math.nan, math.nan, math.nan, runs)
     times, own = [_logarithm(*curve) for curve in baseline], [_logarithm(*curve) for curve in sampler]
-    epochs = min(len(along) for along, _ in (*times, *own))
-    if epochs < 2:
+    epochs = min((len(along) for along, _ in (*times, *own)), default=0)
+    if runs == 0 or epochs < 2:
         return ComparisonVerdict("inconclusive", math.nan, math.nan, math.nan, runs, epochs)
     levels = np.linspace(*_range([*times, *own]), _LEVELS)
     theirs, ours = (np.array([_reached(curve, levels) for curve in each]) for each in (times, own))

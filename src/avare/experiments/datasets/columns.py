@@ -33,7 +33,7 @@ class Origin(NamedTuple):
     """Where rows come from: a name and the places of rows, for errors; and whether "1,5" is a number there."""
 
     name: str
-    place: Callable[[int], str]
+    place: Callable[[int], str] = "row {}".format
     decimal_comma: bool = False
 
     def fault(self, words: str, row: int | None = None) -> DatasetError:

@@ -92,7 +92,7 @@ def read(
         name = kind = type(source).__name__
         with _format(name, "a table"):
             table = require("pyarrow", "reading tables").table(source)
-        examples = convert(_without_index(table), Origin(name, lambda row: f"row {row}"), wanted)
+        examples = convert(_without_index(table), Origin(name), wanted)
     else:
         path = Path(source).expanduser()
         name, kind = _kind(path)
@@ -128,13 +128,11 @@ def _examples(path: Path, kind: str, wanted: Wanted) -> Examples:
     if kind == "CSV":
         return convert(*_read_csv(path, wanted.limit), wanted)
     if kind == "Parquet":
-        return convert(
-            _without_index(_read_parquet(path, wanted.limit)), Origin(str(path), lambda row: f"row {row}"), wanted
-        )
+        return convert(_without_index(_read_parquet(path, wanted.limit)), Origin(str(path)), wanted)
     if any(wanted[:3]):
         raise ValueError(f"{path} is read as {kind}, which has no named columns for target, drop and categories")
     if kind == "zip archive":
-        return *_read_npz(path, wanted.limit), Origin(str(path), lambda row: f"y[{row}]"), {}
+        return *_read_npz(path, wanted.limit), Origin(str(path), "y[{}]".format), {}
     return *read_libsvm(path, wanted.features, wanted.limit), Origin(str(path), lambda row: line_of(path, row)), {}
 
 

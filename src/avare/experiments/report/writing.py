@@ -113,7 +113,6 @@ def gather(store: str | os.PathLike[str], *, drawn: bool = False) -> ReportConte
     place = Store(store)
     check_folder(f"store = {str(store)!r}", place.folder)
     found, skipped = place.read()
-    results, faulty = base.parsed(found)
     attempts = []
 
     def attempt(members: Sequence[Result]) -> None:
@@ -122,9 +121,9 @@ def gather(store: str | os.PathLike[str], *, drawn: bool = False) -> ReportConte
         if drawn:
             _pictures(attempts[-1])
 
-    sound, odd = base.showable(results, attempt)
+    sound, odd = base.showable(found, attempt)
     contents = ReportContents.of(sound) if odd else attempts[-1]
-    skipped = sorted([*skipped, *faulty, *odd])
+    skipped = sorted([*skipped, *odd])
     skipped += [
         f"{each.stored['key']}.json: status = {each.status!r}: the run has not finished"
         for each in sound
