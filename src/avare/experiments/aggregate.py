@@ -55,12 +55,6 @@ class Series:
         """Return a measure over epochs: mean, deviation and lowest of the finished runs."""
         return Curve.of_runs(self.label, self.finished[0].trace["epoch"], [run.trace[measure] for run in self.finished])
 
-    @property
-    def test_error(self) -> float | None:
-        """The error on the rows held out, in the mean; None if there are none."""
-        found: list[Any] = [run.stored.get("test_error") for run in self.finished]
-        return float(np.mean(found)) if found and None not in found else None
-
     def seconds(self, part: str) -> float:
         """Return the seconds of a run, in the mean."""
         return float(np.mean([run.seconds.get(part, math.nan) for run in self.runs]))
@@ -213,7 +207,8 @@ def last_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
                 curve = series.curve(measure)
                 row[measure] = number(float(curve.mean[-1]))
                 row[f"{measure}_deviation"] = None if curve.deviation is None else number(float(curve.deviation[-1]))
-            row["test_error"] = series.test_error
+            tested: list[Any] = [run.stored.get("test_error") for run in series.finished]
+            row["test_error"] = float(np.mean(tested)) if tested and None not in tested else None
             rows.append({**row, "seconds": number(series.seconds("steps"))})
     return rows
 

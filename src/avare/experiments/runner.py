@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from multiprocessing import resource_tracker
@@ -58,13 +58,11 @@ def execute(experiments: Sequence[Stages], store: Store, *, jobs: int = 1, watch
     records: list[Record] = []
     begun = [(stages, next(stages, None)) for stages in experiments]
     for stages, stage in begun:
-        while stage is not None:
-            done = sweep(stage.tasks, store, stage.title, jobs=jobs, watch=watch)
-            records += done
-            try:
+        with suppress(StopIteration):  # after the last
+            while stage is not None:
+                done = sweep(stage.tasks, store, stage.title, jobs=jobs, watch=watch)
+                records += done
                 stage = stages.send(done)
-            except StopIteration:
-                break
     return records
 
 
