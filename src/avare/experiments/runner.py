@@ -76,20 +76,22 @@ def sweep(
     watch.begin(title, tasks, [record for record in found.values() if record is not None])
     pending = {task.key: task for task in tasks if found[task.key] is None}
     faults: list[Exception] = []  # after the first, runs under way still finish
-    made = _side_by_side(itertools.takewhile(lambda _: not faults, pending.values()), min(jobs, len(pending)))
     try:
-        for record in made:
-            if isinstance(record, Exception):
-                faults.append(record)
-                continue
-            key = key_of(record["spec"])
-            store.put(record)
-            found[key] = record
-            watch.finished(pending[key], record)
+        made = _side_by_side(itertools.takewhile(lambda _: not faults, pending.values()), min(jobs, len(pending)))
+        try:
+            for record in made:
+                if isinstance(record, Exception):
+                    faults.append(record)
+                    continue
+                key = key_of(record["spec"])
+                store.put(record)
+                found[key] = record
+                watch.finished(pending[key], record)
+        finally:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # joblib: runs under way are cancelled
+                made.close()
     finally:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # joblib: runs under way are cancelled
-            made.close()
         watch.end()
     if faults:
         raise faults[0]
