@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from avare.experiments import Column, Store, Table
-from avare.experiments.report.tables import as_markdown
 from avare.experiments.store import RecordError
 from harness import RESULTS
 from nets import NetsExperiment
@@ -78,11 +77,11 @@ def main() -> None:
     parser.add_argument("--save", action="store_true", help="keep the tables in benchmarks/results/nets")
     arguments = parser.parse_args()
     cells = read_cells(CELLS) if arguments.store is None else check_aims(read_store(arguments.store))
-    print(as_markdown(tally_table(cells)))
-    print(as_markdown(cell_table([cell for cell in cells if cell.holds is False])))
+    print(tally_table(cells).as_markdown())
+    print(cell_table([cell for cell in cells if cell.holds is False]).as_markdown())
     if arguments.save and arguments.store is not None:
-        TALLY.write_text(as_markdown(tally_table(cells)))
-        CELLS.write_text(as_markdown(cell_table(cells)))
+        TALLY.write_text(tally_table(cells).as_markdown())
+        CELLS.write_text(cell_table(cells).as_markdown())
 
 
 def read_store(folder: Path) -> NetResults:

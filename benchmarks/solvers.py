@@ -20,7 +20,7 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 
 import avare
 from avare.experiments import datasets
-from avare.experiments.datasets import Dataset
+from avare.experiments.datasets import Data
 from avare.problems import Linear, Logistic, Softmax
 from harness import duration, interleave, save, table, where
 
@@ -72,7 +72,7 @@ def epochs_of(problem: Linear, seconds: float) -> dict[str, dict[str, float]]:
     return {name: {way: times[f"{name}/{way}"] for way in WAYS} for name in KINDS}
 
 
-def classifier_epochs(data: Dataset, l2: float) -> float:
+def classifier_epochs(data: Data, l2: float) -> float:
     """Measure an epoch of SGDClassifier without set-up: the difference between long and short fits."""
 
     def fit(epochs: int) -> float:
@@ -87,7 +87,7 @@ def classifier_epochs(data: Dataset, l2: float) -> float:
     return float(np.median([(fit(11) - fit(1)) / 10 for _ in range(9)]))
 
 
-def race(data: Dataset, seeds: int) -> dict[str, Any]:
+def race(data: Data, seeds: int) -> dict[str, Any]:
     """Measure epochs and seconds until a run reaches the objective of uniform SGD after 100 epochs.
 
     Each is a fraction of uniform SGD's; infinite if 100 epochs are not enough. A first run, evaluated every quarter of

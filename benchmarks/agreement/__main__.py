@@ -11,8 +11,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from agreement import checking
-from avare.experiments import Store, Table
-from avare.experiments.base import RUNS, get, parsed, showable
+from avare.experiments import Result, Store, Table
+from avare.experiments.base import RUNS, get, showable
 from avare.experiments.cli.output import show
 from avare.experiments.paper import SETTINGS
 
@@ -26,10 +26,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON for machines instead of text")
     chosen = parser.parse_args(arguments)
     found, skipped = Store(chosen.out / "runs").read()
-    results, odd = parsed(found)
     experiment = get("paper")
-    ours, others = showable([each for each in results if each.kind in experiment.kinds], experiment.summarise)
-    odd += others
+
+    def of_paper(results: Sequence[Result]) -> list[Result]:
+        return [each for each in results if each.kind in experiment.kinds]
+
+    results, odd = showable(found, lambda each: experiment.summarise(of_paper(each)))
+    ours = of_paper(results)
     for each in (*skipped, *odd):
         print(f"{each}; skipped", file=sys.stderr)
     rows, paper = checking.check(ours, chosen.datasets or tuple(SETTINGS), chosen.runs), checking.published()

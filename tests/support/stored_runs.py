@@ -17,7 +17,6 @@ from avare.experiments import Store
 from avare.experiments.base import of_kind
 from avare.experiments.document import Table
 from avare.experiments.paper import SETTINGS
-from avare.experiments.report.tables import as_csv
 from avare.experiments.sgd_runs import RULES
 from avare.experiments.store import Result
 
@@ -141,7 +140,7 @@ def parsed(records: Iterable[dict[str, Any]]) -> list[Result]:
 
 def csv_rows(table: Table) -> list[dict[str, str]]:
     """The rows of a table as its CSV file has them, by column."""
-    return list(csv.DictReader(io.StringIO(as_csv(table))))
+    return list(csv.DictReader(io.StringIO(table.as_csv())))
 
 
 def full_store(folder: Path, *, others: Sequence[str] = ()) -> Path:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from avare.experiments.data import display_name, listing_order
 from avare.experiments.document import Figure, Panel, Section, Table
@@ -52,20 +51,9 @@ class Series:
         """The runs that curves and means are made of."""
         return [run for run in self.runs if run.shown]
 
-    def mean(self, column: str) -> NDArray[np.float64] | None:
-        """Return the mean of a column of the trace over the finished runs; None if one of them does not have it."""
-        columns = [run.trace[column] for run in self.finished if column in run.trace]
-        return np.mean(columns, axis=0) if 0 < len(columns) == len(self.finished) else None
-
     def curve(self, measure: str) -> Curve:
         """Return a measure over epochs: mean, deviation and lowest of the finished runs."""
         return Curve.of_runs(self.label, self.finished[0].trace["epoch"], [run.trace[measure] for run in self.finished])
-
-    @property
-    def test_error(self) -> float | None:
-        """The error on the rows held out, in the mean; None if there are none."""
-        found: list[Any] = [run.stored.get("test_error") for run in self.finished]
-        return float(np.mean(found)) if found and None not in found else None
 
     def seconds(self, part: str) -> float:
         """Return the seconds of a run, in the mean."""
@@ -198,8 +186,11 @@ def _charts(group: Group, rule: str) -> tuple[Chart, ...]:
 def timed(group: Group, rule: str) -> Chart:
     """Return the chart over seconds of steps, of the runs that have them."""
     title, log, note = _AXES[_TIMED]
-    clocks = {each: each.mean("seconds") for each in group.of(rule)}
-    curves = tuple(replace(each.curve(_TIMED), x=clock) for each, clock in clocks.items() if clock is not None)
+    curves = tuple(
+        replace(each.curve(_TIMED), x=np.mean([run.trace["seconds"] for run in each.finished], axis=0))
+        for each in group.of(rule)
+        if all("seconds" in run.trace for run in each.finished)
+    )
     words = f"{note} Seconds of steps, without evaluations."
     return Chart(f"{title}, over seconds", "Seconds", curves, y_title=group.title, log_y=log, note=words)
 
@@ -216,7 +207,8 @@ def last_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
                 curve = series.curve(measure)
                 row[measure] = number(float(curve.mean[-1]))
                 row[f"{measure}_deviation"] = None if curve.deviation is None else number(float(curve.deviation[-1]))
-            row["test_error"] = series.test_error
+            tested: list[Any] = [run.stored.get("test_error") for run in series.finished]
+            row["test_error"] = float(np.mean(tested)) if tested and None not in tested else None
             rows.append({**row, "seconds": number(series.seconds("steps"))})
     return rows
 

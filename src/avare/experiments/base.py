@@ -227,8 +227,14 @@ def of_kind(kind: object) -> Experiment:
     return _EXPERIMENTS[owners[kind]]
 
 
-def parsed(records: Iterable[Record]) -> tuple[list[Result], list[str]]:
-    """Return stored records as summaries get them, and the files of those that lack something, with what."""
+def showable(
+    records: Iterable[Record], attempt: Callable[[Sequence[Result]], object]
+) -> tuple[list[Result], list[str]]:
+    """Return the records that can be shown together, as summaries get them, and the files of the others, with why.
+
+    The attempt is made with all of them; only if it fails, with halves of them, and halves of these. Results whose
+    specs have rare types come last, so that an odd one is passed over, and not those that do not fit to it.
+    """
     results, skipped = [], []
     for record in records:
         try:
@@ -236,36 +242,24 @@ def parsed(records: Iterable[Record]) -> tuple[list[Result], list[str]]:
         except Exception as error:  # whatever is odd about one record, the others count
             words = str(error) if isinstance(error, RecordError) else f"cannot be shown: {error!r}"
             skipped.append(f"{record['key']}.json: {words}")
-    return results, skipped
-
-
-def showable(
-    results: Sequence[Result], attempt: Callable[[Sequence[Result]], object]
-) -> tuple[list[Result], list[str]]:
-    """Return the results that can be shown together, and the files of the others, with why.
-
-    The attempt is made with all of them; only if it fails, with halves of them, and halves of these. Results whose
-    specs have rare types come last, so that an odd one is passed over, and not those that do not fit to it.
-    """
     types = [tuple(sorted((key, type(value).__name__) for key, value in each.spec.items())) for each in results]
     frequent = Counter(types)
     order = sorted(range(len(results)), key=lambda place: -frequent[types[place]])
 
-    def add(sound: list[Result], more: list[Result]) -> tuple[list[Result], list[str]]:
+    def add(sound: list[Result], more: list[Result]) -> list[Result]:
         try:
             attempt([*sound, *more])
         except (ImportError, OSError):  # which no record causes
             raise
         except Exception as error:
             if len(more) <= 1:
-                return sound, [f"{each.stored['key']}.json: cannot be shown: {error!r}" for each in more]
+                skipped.extend(f"{each.stored['key']}.json: cannot be shown: {error!r}" for each in more)
+                return sound
             half = len(more) // 2
-            sound, first = add(sound, more[:half])
-            sound, second = add(sound, more[half:])
-            return sound, [*first, *second]
-        return [*sound, *more], []
+            return add(add(sound, more[:half]), more[half:])
+        return [*sound, *more]
 
-    return add([], [results[place] for place in order])
+    return add([], [results[place] for place in order]), skipped
 
 
 @cache

@@ -42,11 +42,10 @@ class Compare(Experiment):
         optima = [each for each in results if each.kind == self.kinds[1] and each.shown]
         if not (groups or optima):
             return None
-        titles = [next((group.title for group in groups if group.fits(each)), "") for each in optima]
-        facts = [
-            {"dataset": title or display_name(each.spec["dataset"]), **each.stored["facts"]}
-            for title, each in zip(titles, optima, strict=True)
-        ]
+        facts = []
+        for each in optima:
+            title = next((group.title for group in groups if group.fits(each)), display_name(each.spec["dataset"]))
+            facts.append({"dataset": title, **each.stored["facts"]})
         doubts = dict.fromkeys(doubt_of_optimum(each.spec, each.stored["facts"]) for each in optima)
         rows, found = aggregate.last_rows(groups), verdicts_of(groups)
         for row in rows:

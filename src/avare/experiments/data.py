@@ -1,13 +1,11 @@
-"""The data of a run: loaded with the loss that fits them, identified by a hash of their contents, and prepared.
+"""The data of a run: loaded with the loss that fits them, and prepared.
 
 Preparation puts columns on one scale, and adds an intercept.
 """
 
-import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from avare import _validation as validation
 from avare import problems
 from avare._optional import require
 from avare.experiments import datasets
+from avare.experiments.datasets import Data as Data
 from avare.experiments.datasets import DatasetError
 from avare.experiments.datasets.files import LIMIT
 from avare.experiments.datasets.reading import Targets
@@ -42,42 +41,6 @@ def display_name(dataset: str) -> str:
 def listing_order(dataset: str) -> tuple[int, str]:
     """Return the sort key by which tables and figures list datasets: known ones first."""
     return rank(dataset, _TITLES)
-
-
-@dataclass(frozen=True, eq=False)
-class Data:
-    """Rows and targets.
-
-    >>> import numpy as np
-    >>> len(Data("mine", np.eye(5), np.arange(5.0), held_out=2))
-    3
-    """
-
-    name: str  # of the dataset, or of the file
-    X: Any
-    y: NDArray[Any]
-    notes: tuple[str, ...] = ()  # what was done to the columns of a file
-    held_out: int = 0  # how many of the rows, the last ones, are for a test only
-    bias: bool = False  # whether a model of them has an intercept
-    filled: tuple[int, ...] = ()  # columns whose missing values were filled; the next column of each says where
-
-    def __len__(self) -> int:
-        return len(self.y) - self.held_out
-
-    @cached_property
-    def digest(self) -> str:
-        """A hash of rows and targets: their values, types and shapes. O(size), once.
-
-        >>> import numpy as np
-        >>> Data("mine", np.eye(2), np.array([0, 1])).digest[:16]
-        'ca23a074dc3bddcd'
-        """
-        total, X = hashlib.sha256(), self.X
-        parts = (X.data, X.indices, X.indptr) if hasattr(X, "indptr") else (X,)
-        for array in (np.asarray(X.shape), *parts, self.y):
-            total.update(f"{array.dtype.str}{array.shape}".encode())
-            total.update(np.ascontiguousarray(array).view(np.uint8).data)
-        return total.hexdigest()
 
 
 def obtain(
@@ -120,7 +83,6 @@ def obtain(
             if value:
                 raise ValueError(f"{option} = {value!r}: {source} is a named dataset, which has its own columns")
         found = datasets.load(source, folder=folder, progress=progress)
-        name = found.name
     else:
         if isinstance(source, str) and not ({".", os.sep} & set(source) or os.path.lexists(source)):
             raise DatasetError(f"{source}: neither a file nor one of {', '.join(datasets.names())}")
@@ -128,10 +90,8 @@ def obtain(
         task: Targets = "auto" if kind is None else "regression" if kind == "numbers" else "classification"
         found = datasets.read(source, target=target, task=task, drop=drop, categories=categories, limit=limit)
         is_taken = found.name in datasets.names()  # it must not be mistaken for that dataset
-        name = printable(Path(found.source).name if is_taken else found.name)
-    label = source if isinstance(source, str) else name
-    data = Data(name, found.X, found.y, found.notes, filled=found.filled)
-    return data, _fitting(label, found.y, loss)
+        found = replace(found, name=printable(Path(found.source).name if is_taken else found.name))
+    return found, _fitting(source if isinstance(source, str) else found.name, found.y, loss)
 
 
 def _fitting(source: str, y: NDArray[Any], loss: str | None) -> str:

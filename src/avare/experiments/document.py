@@ -1,5 +1,7 @@
 """What an experiment shows, as plain data: tables, figures and tabs. `avare.experiments.report` writes them."""
 
+import csv
+import io
 import math
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
@@ -8,6 +10,8 @@ from typing import Any, NamedTuple
 
 from avare.plotting.charts import SUPERSCRIPTS, Chart
 
+NUMBERS = ("integer", "number", "ratio", "digits", "percent", "power", "seconds")
+"""The kinds of columns that are aligned to the right."""
 _NOTHING = "–"
 _FORMS: dict[str, Callable[[Any], str]] = {
     "answer": lambda value: "yes" if value else "no",
@@ -104,6 +108,30 @@ class Table:
         keep = [place for place, column in enumerate(self.columns) if column.name not in names]
         rows = tuple(tuple(row[place] for place in keep) for row in self.rows)
         return Table(self.caption, tuple(self.columns[place] for place in keep), rows)
+
+    @property
+    def shown(self) -> "Table":
+        """The same table without the columns that only CSV files have."""
+        return self.without(*(column.name for column in self.columns if column.kind == "detail"))
+
+    def as_csv(self) -> str:
+        """Write all columns with all digits; an empty field where there is no value."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([column.name for column in self.columns])
+        for row in self.rows:
+            writer.writerow(["" if absent(value) else value for value in row])
+        return text.getvalue()
+
+    def as_markdown(self) -> str:
+        """Write rounded numbers, aligned to the right."""
+        columns, rows = self.shown.columns, self.shown.rows
+        lines = [
+            [column.heading for column in columns],
+            ["---:" if column.kind in NUMBERS else "---" for column in columns],
+            *([text.replace("|", "\\|") for text in map(Column.text, columns, row)] for row in rows),
+        ]
+        return f"{self.caption}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,8 +7,8 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from multiprocessing import resource_tracker
@@ -58,13 +58,11 @@ def execute(experiments: Sequence[Stages], store: Store, *, jobs: int = 1, watch
     records: list[Record] = []
     begun = [(stages, next(stages, None)) for stages in experiments]
     for stages, stage in begun:
-        while stage is not None:
-            done = sweep(stage.tasks, store, stage.title, jobs=jobs, watch=watch)
-            records += done
-            try:
+        with suppress(StopIteration):  # after the last
+            while stage is not None:
+                done = sweep(stage.tasks, store, stage.title, jobs=jobs, watch=watch)
+                records += done
                 stage = stages.send(done)
-            except StopIteration:
-                break
     return records
 
 
@@ -77,15 +75,26 @@ def sweep(
     found = {task.key: store.get(task.spec) for task in tasks}
     watch.begin(title, tasks, [record for record in found.values() if record is not None])
     pending = {task.key: task for task in tasks if found[task.key] is None}
+    faults: list[Exception] = []  # after the first, runs under way still finish
     try:
-        with closing(_done(pending.values(), min(jobs, len(pending)))) as records:
-            for made in records:
-                key = key_of(made["spec"])
-                store.put(made)
-                found[key] = made
-                watch.finished(pending[key], made)
+        made = _side_by_side(itertools.takewhile(lambda _: not faults, pending.values()), min(jobs, len(pending)))
+        try:
+            for record in made:
+                if isinstance(record, Exception):
+                    faults.append(record)
+                    continue
+                key = key_of(record["spec"])
+                store.put(record)
+                found[key] = record
+                watch.finished(pending[key], record)
+        finally:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # joblib: runs under way are cancelled
+                made.close()
     finally:
         watch.end()
+    if faults:
+        raise faults[0]
     return [record for task in tasks if (record := found[task.key]) is not None]
 
 
@@ -121,25 +130,6 @@ def _processor() -> str:
     lines = place.read_text().splitlines() if place.exists() else []
     models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return f"{models[0]}, {len(models)} cores" if models else platform.processor() or "unknown processor"
-
-
-def _done(tasks: Iterable[Task], jobs: int) -> Generator[Record, None, None]:
-    """Yield the records of runs as they finish; after one that fails, runs under way still finish."""
-    faults: list[Exception] = []
-
-    results = _side_by_side(itertools.takewhile(lambda _: not faults, tasks), jobs)
-    try:
-        for record in results:
-            if isinstance(record, Exception):
-                faults.append(record)
-            else:
-                yield record
-    finally:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # joblib: runs under way are cancelled
-            results.close()
-    if faults:
-        raise faults[0]
 
 
 def _side_by_side(tasks: Iterable[Task], jobs: int) -> Any:

@@ -202,15 +202,10 @@ def options_of(sampler: str, rule: str, n: int, epochs: int, bound: float | None
     >>> options_of("Avare", "constant", 100, epochs=5, bound=None)
     {'p_min': 0.002}
     """
+    lasting = None if rule == "decreasing" else 1.0 / (LASTING_FLOOR * n)
+    known = {"p_min": lasting, "horizon": epochs * n, "bound": bound}
     taken = samplers.get(sampler).takes
-    options: dict[str, Any] = {}
-    if "p_min" in taken and rule != "decreasing":
-        options["p_min"] = 1.0 / (LASTING_FLOOR * n)
-    if "horizon" in taken:
-        options["horizon"] = epochs * n
-    if "bound" in taken and bound is not None:
-        options["bound"] = bound
-    return options
+    return {name: value for name, value in known.items() if name in taken and value is not None}
 
 
 def batch_size_of(wanted: int | None, n: int) -> int:

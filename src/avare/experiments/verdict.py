@@ -89,11 +89,9 @@ def compare_runs(baseline: Sequence[Trajectory], sampler: Sequence[Trajectory]) 
     'inconclusive (3 runs); try --runs 12'
     """
     runs = min(len(baseline), len(sampler))
-    if runs == 0:
-        return ComparisonVerdict("inconclusive", math.nan, math.nan, math.nan, runs)
     times, own = [_logarithm(*curve) for curve in baseline], [_logarithm(*curve) for curve in sampler]
-    epochs = min(len(along) for along, _ in (*times, *own))
-    if epochs < 2:
+    epochs = min((len(along) for along, _ in (*times, *own)), default=0)
+    if runs == 0 or epochs < 2:
         return ComparisonVerdict("inconclusive", math.nan, math.nan, math.nan, runs, epochs)
     levels = np.linspace(*_range([*times, *own]), _LEVELS)
     theirs, ours = (np.array([_reached(curve, levels) for curve in each]) for each in (times, own))
@@ -172,7 +170,7 @@ def verdicts_of(groups: Sequence[Group]) -> Verdicts:
 
 
 def sentences(found: Verdicts) -> list[str]:
-    """Write the verdicts, one line each.
+    """Write the verdicts of a group, one line each.
 
     >>> same = ComparisonVerdict("no difference", 1.0, 0.9, 1.1, 3)
     >>> faster = ComparisonVerdict("faster", 2.4, 2.1, 2.8, 3)
@@ -180,12 +178,9 @@ def sentences(found: Verdicts) -> list[str]:
     >>> line[-100:]
     'fewer epochs than Uniform for the same loss. Wall-clock time: no significant difference over 3 runs.'
     """
-    lines, several = [], [len({key[place] for key in found}) > 1 for place in range(2)]
-    for key, judged in found.items():
-        about = [word for word, shown in zip((key[0], f"{key[1]} steps"), several, strict=True) if shown]
-        name = f"{key[2]} ({', '.join(about)})" if about else key[2]
-        lines.append(f"Verdict: {sentence(name, judged)}")
-    return lines
+    several = len({rule for _, rule, _ in found}) > 1
+    about = {key: f"{key[2]} ({key[1]} steps)" if several else key[2] for key in found}
+    return [f"Verdict: {sentence(about[key], judged)}" for key, judged in found.items()]
 
 
 def sentence(name: str, judged: Mapping[str, ComparisonVerdict]) -> str:

@@ -7,6 +7,7 @@ A `Chart` describes curves with their bands once; `draw` puts it on Matplotlib a
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
+from itertools import cycle
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -85,12 +86,9 @@ def assign(names: Iterable[str]) -> dict[str, Style]:
     """
     listed = order(names)
     places = [*_KNOWN, *(name for name in listed if name not in _KNOWN)]
-    return {name: _style(places.index(name)) for name in listed}
-
-
-def _style(place: int) -> Style:
-    dash = list(DASHES)[place // len(_COLOURS) % len(DASHES)]
-    return Style(_COLOURS[place % len(_COLOURS)], dash, _SIGNS[place % len(_SIGNS)])
+    dashes = (dash for dash in cycle(DASHES) for _ in _COLOURS)
+    looks = zip(places, cycle(_COLOURS), dashes, cycle(_SIGNS), strict=False)
+    return {name: Style(*look) for name, *look in looks if name in listed}
 
 
 # --- charts ---------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ import avare
 import avare.torch as avt
 from avare.experiments import Request, datasets
 from avare.experiments.data import Data
-from avare.experiments.datasets import Dataset
 from avare.experiments.runner import perform
 from avare.experiments.store import Record, Store, key_of
 from avare.samplers.stateful import arguments
@@ -449,10 +448,10 @@ def test_files_that_are_not_plans(tmp_path: Path) -> None:
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small data under the name of a large set."""
 
-    def load(name: str, *, split: str = "train", folder: str | None = None, progress: bool = False) -> Dataset:
+    def load(name: str, *, split: str = "train", folder: str | None = None, progress: bool = False) -> Data:
         rows: slice = slice(0, EXAMPLES) if split == "train" else slice(EXAMPLES, None)
         labels: NDArray[np.int64] = 2 * DATA.y[rows] - 1  # classes need not be 0, 1, ...
-        return Dataset(name, DATA.X[rows], labels, "", "")
+        return Data(name, DATA.X[rows], labels, "", "")
 
     monkeypatch.setattr(datasets, "load", load)
 

@@ -8,7 +8,6 @@ import pytest
 
 import nets_aims
 import nets_race
-from avare.experiments.report.tables import as_markdown
 from nets import NetsExperiment, read_plan
 from nets.results import NetResults, gather
 from nets_aims import AIMS, CELLS, TALLY, cell_table, check_aims, read_cells, read_store, tally, tally_table
@@ -94,7 +93,7 @@ def test_gain_near_the_best() -> None:
 
 def test_kept_cells_are_read_as_they_were_written(tmp_path: Path) -> None:
     cells = check_aims(nets_of(net_runs(["mnist-mlp"])))
-    (tmp_path / "cells.md").write_text(as_markdown(cell_table(cells)))
+    (tmp_path / "cells.md").write_text(cell_table(cells).as_markdown())
     again = read_cells(tmp_path / "cells.md")
     assert [(c.aim, c.net, c.setting, c.measure, c.holds, c.note) for c in again] == [
         (c.aim, c.net, c.setting, c.measure, c.holds, c.note) for c in cells
@@ -107,7 +106,7 @@ def test_kept_cells_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 def test_the_results_in_the_repository_can_be_read() -> None:
     cells = read_cells(CELLS)
-    assert TALLY.read_text() == as_markdown(tally_table(cells))
+    assert TALLY.read_text() == tally_table(cells).as_markdown()
     assert [tally(cells, aim) for aim in AIMS] == [(240, 250), (1, 7), (0, 18)]
     stored = nets_race._stored(seed=0)
     assert {record["spec"]["model"] for record in stored} == set(read_plan().models)

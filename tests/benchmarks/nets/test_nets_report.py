@@ -10,7 +10,6 @@ import pytest
 
 from avare.experiments import report
 from avare.experiments.report.charts import lay_out
-from avare.experiments.report.tables import as_markdown
 from avare.experiments.report.writing import gather as gather_store
 from avare.experiments.store import Result, key_of
 from avare.plotting.charts import drawing, styles_of
@@ -262,9 +261,9 @@ def test_tables(whole: NetResults) -> None:
     assert row["net"] == "MLP on MNIST" and row["sampler"] == "Calibrated" and row["runs"] == 3
     assert row["epochs_to_uniform"] == pytest.approx(0.5, abs=0.02)
     assert row["seconds_to_uniform"] == pytest.approx(0.62, abs=0.02)
-    text = as_markdown(best)
+    text = best.as_markdown()
     assert "| MLP on MNIST | Calibrated | SGD | 16 | constant | 0.1 | 3 | 0 |" in text and " % |" in text
-    assert "| MLP on MNIST | mlp | 1\u202f600 | 100 | 2 | 8 | 8 |" in as_markdown(found["nets-setups"])
+    assert "| MLP on MNIST | mlp | 1\u202f600 | 100 | 2 | 8 | 8 |" in found["nets-setups"].as_markdown()
     assert len(net_tables(nets_of([net_run()]))["nets-best"].rows) == 1  # also without uniform runs
     (lost,) = net_tables(nets_of([net_run(status="diverged")]))["nets-best"].rows  # diverged samplers are listed too
     assert lost[1] == "Calibrated" and lost[7] == 1 and math.isnan(lost[8])

@@ -134,8 +134,7 @@ def test_an_optimum_that_was_not_found_is_mentioned(avare_command: Any, report: 
         code, out, _ = avare_command(*words, "--out", "sound")
         assert code == 0 and "not found" not in out
         with monkeypatch.context() as patch:
-            patch.setattr("avare.problems.minimum._NEAR", 1.0)
-            patch.setattr("avare.linear.newton._PATIENCE", 0)
+            patch.setattr(avare.problems.Logistic, "minimize", lambda problem, tolerance: np.full(problem.dim, 0.01))
             code, out, _ = avare_command(*words, "--out", "early")
         assert code == 0 and out.count("The optimum of Synthetic was not found to the requested tolerance: ") == 1
         code, out, _ = avare_command(*words, "--out", "early")  # nothing is run, and it is said all the same

@@ -37,7 +37,7 @@ def test_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, sub
     assert len(load("mnist", split="test", folder=str(tmp_path / "data"))) == 2
     monkeypatch.setenv("AVARE_DATA", str(tmp_path / "data"))
     assert np.array_equal(load("mnist").X, data.X)
-    assert repr(data).startswith("Dataset(name='mnist', X=(7, 12) ndarray of float32, y=int64")
+    assert repr(data).startswith("Data(name='mnist', X=(7, 12) ndarray of float32, y=int64")
 
 
 @endings

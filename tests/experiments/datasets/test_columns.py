@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avare.experiments.datasets import Dataset, DatasetError, read
+from avare.experiments.datasets import Data, DatasetError, read
 from tiny_datasets import naming
 
 PEOPLE = """\
@@ -219,9 +219,9 @@ def test_any_cells_become_numbers_or_are_refused(
             assert other.columns == found.columns and np.array_equal(other.X, found.X)
 
 
-def attempt(source: Any) -> Dataset | None:
+def attempt(source: Any) -> Data | None:
     """Read, or expect the one error, which names the file."""
-    found: Dataset | None = None
+    found: Data | None = None
     with contextlib.suppress(DatasetError), naming(source if isinstance(source, Path) else Path("Table")):
         found = read(source, target="y", task="auto")
     return found

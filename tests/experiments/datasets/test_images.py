@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avare.experiments.datasets import Dataset, DatasetError, load
+from avare.experiments.datasets import Data, DatasetError, load
 from tiny_datasets import COMPRESS, IJCNN1, cifar10, damaged, mnist, naming, write
 
 SETS = {"mnist": mnist()[0], "cifar10": cifar10(n=1)[0], "ijcnn1": IJCNN1}
@@ -50,7 +50,7 @@ def attempt(folder: Path, name: str, ending: str, content: bytes) -> bool:
     """Load the dataset with other contents of one file, or expect the one error, which names that file."""
     files = {**SETS[FILES[name]], name: content}
     write(folder, {each + (ending if each == name else ""): inside for each, inside in files.items()})
-    found: Dataset | None = None
+    found: Data | None = None
     with contextlib.suppress(DatasetError), naming(folder / f"{name}{ending}"):
         found = load(FILES[name], folder=folder, verify=False)
     if found is None:

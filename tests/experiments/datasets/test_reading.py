@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from avare.experiments.datasets import Dataset, DatasetError, files, read
+from avare.experiments.datasets import Data, DatasetError, files, read
 from avare.experiments.datasets.files import read_libsvm
 from tiny_datasets import COMPRESS, damaged, naming
 
@@ -99,7 +99,7 @@ def test_libsvm_is_sparse(tmp_path: Path) -> None:
     assert np.array_equal(found.X.toarray(), expected)
     assert found.y.dtype == np.int64 and found.y.tolist() == [-1, 1, 1, -1]
     assert found.description == "LIBSVM text: 4 rows, 3 features" and len(found) == 4
-    assert repr(found).startswith("Dataset(name='a', X=(4, 3) csr_matrix of float64, y=int64")
+    assert repr(found).startswith("Data(name='a', X=(4, 3) csr_matrix of float64, y=int64")
 
 
 @pytest.mark.parametrize("name", ["a.libsvm", "a.t.bz2", "a", "a.binary.scale.xz", "a.txt.GZ"])
@@ -572,7 +572,7 @@ VALID: dict[str, bytes] = {
 
 def attempt(path: Path) -> None:
     """Read, or expect the one error, which names the file."""
-    found: Dataset | None = None
+    found: Data | None = None
     with contextlib.suppress(DatasetError), naming(path):
         found = read(path, target="y" if ".csv" in path.name or ".parquet" in path.name else None)
     if found is None:

@@ -20,7 +20,7 @@ from stored_runs import put, run
 def drawn(folder: Path, records: list[dict[str, Any]]) -> dict[str, Any]:
     """Each figure by its name, laid out, and not written."""
     contents = gather(put(folder, records))
-    styles = styles_of(contents.charts)
+    styles = contents.styles
     figures = {name: figure for summary in contents.summaries.values() for name, figure in summary.figures.items()}
     with drawing():
         found = {name: lay_out(figure, styles) for name, figure in figures.items()}
@@ -143,7 +143,7 @@ def test_theory_without_growth_is_an_empty_figure(tmp_path: Path) -> None:
 def test_the_same_store_gives_the_same_files(tmp_path: Path) -> None:
     contents = gather(put(tmp_path / "store", [run(epochs=3)]))
     (figure,) = contents.summaries["paper"].figures.values()
-    first, second = (render(figure, styles_of(contents.charts)) for _ in range(2))
+    first, second = (render(figure, contents.styles) for _ in range(2))
     assert first == second and list(first) == ["png", "svg"]
     assert first["png"].startswith(b"\x89PNG") and b"<svg" in first["svg"]
 
@@ -184,9 +184,9 @@ def test_a_dollar_sign_is_a_dollar_sign(tmp_path: Path) -> None:
     records = [run("price$_$", sampler, experiment="compare", epochs=3) for sampler in ("Avare", r"a$\\frac$")]
     contents = gather(put(tmp_path, records))
     (figure,) = contents.summaries["compare"].figures.values()
-    files = render(figure, styles_of(contents.charts))
+    files = render(figure, contents.styles)
     assert files["png"].startswith(b"\x89PNG")
-    drawn_figure = lay_out(figure, styles_of(contents.charts))
+    drawn_figure = lay_out(figure, contents.styles)
     assert drawn_figure.axes[0].get_ylabel() == r"price\$_\$"
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from avare.experiments.document import Column, Panel, Section, Table
 from avare.experiments.report.page import render
-from avare.experiments.report.tables import as_csv, as_markdown
 
 SMALL = Table(
     "A <caption>",
@@ -32,7 +31,7 @@ SMALL = Table(
 
 
 def test_csv_has_all_digits_and_all_columns() -> None:
-    assert as_csv(SMALL).splitlines() == [
+    assert SMALL.as_csv().splitlines() == [
         "name,n,x,ratio,big,time,yes,verdict,detail,note",
         "a|b <c>,60000,-1.2345,5.0876,16900000000.0,12.345,True,agrees,0.1,n",
         "d,,,2500.0,0.002,1234.5,False,differs,1,",
@@ -42,7 +41,7 @@ def test_csv_has_all_digits_and_all_columns() -> None:
 
 
 def test_markdown_is_rounded_and_aligned() -> None:
-    assert as_markdown(SMALL).splitlines() == [
+    assert SMALL.as_markdown().splitlines() == [
         "A <caption>",
         "",
         "| name | N | x | ratio | big | time | yes? | verdict | note |",
@@ -64,7 +63,7 @@ def test_html_is_escaped_and_marks_the_verdicts() -> None:
 
 
 def test_columns_can_be_left_out() -> None:
-    assert as_csv(SMALL.without("name", "note")).splitlines()[0] == "n,x,ratio,big,time,yes,verdict,detail"
+    assert SMALL.without("name", "note").as_csv().splitlines()[0] == "n,x,ratio,big,time,yes,verdict,detail"
 
 
 @pytest.mark.parametrize(

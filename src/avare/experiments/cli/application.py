@@ -43,12 +43,6 @@ Out = Annotated[Path, typer.Option("--out", help="Folder of results: runs/ is th
 Folder = Annotated[Path | None, typer.Option("--data", help="Folder to search first for dataset files.")]
 Jobs = Annotated[int, typer.Option("--jobs", min=1, help="How many runs to do at a time.")]
 Samplers = Annotated[str | None, typer.Option("--samplers", help="Names, separated by commas.")]
-Runs = Annotated[int | None, typer.Option("--runs", min=1, help=f"Runs of each setting, by default {RUNS}.")]
-OwnRuns = Annotated[int, typer.Option("--runs", min=1, help="Runs of each sampler, one per seed.")]
-Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Epochs per run.")]
-StepSizes = Annotated[Literal["decreasing", "constant", "both"], typer.Option("--steps", help="Step sizes.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Fewer runs and epochs: roughly two minutes.")]
-PlanFile = Annotated[Path | None, typer.Option("--plan", help="File with settings, for experiments that take one.")]
 Source = Annotated[str, typer.Argument(metavar="DATA", help="A named dataset, or the path of a file.")]
 LossOption = Annotated[str | None, typer.Option("--loss", help=f"One of {', '.join(problems.names())}.")]
 Target = Annotated[str | None, typer.Option("--target", help="Column of the targets, in a CSV or Parquet file.")]
@@ -66,9 +60,6 @@ def _by_word() -> dict[str, Experiment]:
     """Return the experiments, by the words that run them or parts of them."""
     experiments = [base.get(name) for name in base.names()]
     return {word: each for each in experiments for word in ((each.name,) if each.words is None else each.words)}
-
-
-What = Annotated[list[str] | None, typer.Argument(metavar="[WHAT]...", help=f"Some of {', '.join(_by_word())}.")]
 
 
 def run(arguments: list[str]) -> int:
@@ -103,13 +94,13 @@ def _main(
 
 @application.command()
 def reproduce(
-    what: What = None,
-    runs: Runs = None,
-    epochs: Epochs = None,
-    steps: StepSizes = "both",
+    what: Annotated[Names, typer.Argument(metavar="[WHAT]...", help=f"Some of {', '.join(_by_word())}.")] = None,
+    runs: Annotated[int | None, typer.Option(min=1, help=f"Runs of each setting, by default {RUNS}.")] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Epochs per run.")] = None,
+    steps: Annotated[Literal["decreasing", "constant", "both"], typer.Option(help="Step sizes.")] = "both",
     samplers: Samplers = None,
-    quick: Quick = False,
-    plan: PlanFile = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer runs and epochs: roughly two minutes.")] = False,
+    plan: Annotated[Path | None, typer.Option(help="File with settings, for experiments that take one.")] = None,
     data: Folder = None,
     jobs: Jobs = 2,
     out: Out = Path("results"),
@@ -145,7 +136,7 @@ def compare(
     limit: Limit = LIMIT,
     folder: Folder = None,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs per run.")] = 20,
-    runs: OwnRuns = 5,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Runs of each sampler, one per seed.")] = 5,
     batch_size: BatchSize = None,
     l2: L2 = 1.0,
     raw: Raw = False,

@@ -18,7 +18,6 @@ from rich.text import Text
 
 from avare.experiments.base import Task, of_kind
 from avare.experiments.document import Column, Table, printable
-from avare.experiments.report.tables import shown
 from avare.experiments.runner import Watch
 from avare.experiments.store import Record
 
@@ -63,7 +62,7 @@ def print_table(console: Console, table: Table) -> None:
     """
     if table.caption:
         say(console, table.caption)
-    table = shown(table)
+    table = table.shown
     columns = [
         (column, [printable(column.text(row[k])) for row in table.rows]) for k, column in enumerate(table.columns)
     ]
@@ -134,7 +133,6 @@ class Display(Watch):
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._total = self._done = 0
 
     def begin(self, title: str, tasks: Sequence[Task], stored: Sequence[Record]) -> None:
         """Show how many runs are left."""

@@ -12,20 +12,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from avare import _validation as validation
 from avare._optional import require
-from avare.experiments.datasets.dataset import Dataset, DatasetError
-from avare.experiments.datasets.files import (
-    COMPRESSIONS,
-    Arrays,
-    check_folder,
-    line_of,
-    opened,
-    read_cifar,
-    read_idx,
-    read_libsvm,
-)
+from avare.experiments.datasets.dataset import Data, DatasetError
+from avare.experiments.datasets.files import COMPRESSIONS, check_folder, opened, read_cifar, read_idx, read_ijcnn1
 
 VARIABLE = "AVARE_DATA"
 Folder = str | os.PathLike[str] | None
@@ -94,7 +86,7 @@ def load(
     seed: int | None = None,
     verify: bool = True,
     progress: bool = False,
-) -> Dataset:
+) -> Data:
     """Load a named dataset.
 
     Its files are searched in ``folder``, by default the value of the environment variable ``AVARE_DATA``, and then in
@@ -129,7 +121,7 @@ def load(
     paths = _obtain(name, entry.splits[split], folder, verify, progress)
     X, y = _PARSERS[name](list(paths.values())) if name != "synthetic" else _synthetic(seed)
     source = entry.mirrors[0] if name != "synthetic" else f"seed {seed}"
-    return Dataset(name, X, y, f"{entry.description} ({split})", source)
+    return Data(name, X, y, f"{entry.description} ({split})", source)
 
 
 def fetch(name: str, *, folder: Folder = None, verify: bool = True, progress: bool = False) -> dict[str, Path]:
@@ -268,19 +260,12 @@ def _find(entry: Entry, file: str, places: Sequence[Path]) -> Path | None:
 # --- the datasets --------------------------------------------------------------------------
 
 
-def _ijcnn1(paths: Sequence[Path]) -> Arrays:
-    X, labels = read_libsvm(paths[0], features=22)
-    for row in np.flatnonzero(np.abs(labels) != 1.0)[:1]:
-        raise DatasetError(f"{paths[0]}, {line_of(paths[0], row)}: label = {labels[row]}, must be -1 or 1")
-    return X.toarray(), labels.astype(np.int64)
-
-
-def _digits(paths: Sequence[Path]) -> Arrays:
+def _digits(paths: Sequence[Path]) -> tuple[NDArray[Any], NDArray[Any]]:
     bunch = require("sklearn.datasets", "the digits dataset").load_digits()
     return np.ascontiguousarray(bunch.data), bunch.target.astype(np.int64)
 
 
-def _synthetic(seed: int) -> Arrays:
+def _synthetic(seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Generate the paper's synthetic problem: 100 examples, 10 features."""
     generator = np.random.default_rng(seed)
     directions = generator.normal(size=(100, 10))
@@ -290,7 +275,7 @@ def _synthetic(seed: int) -> Arrays:
     return X, np.where(generator.random(100) < chance, 1, -1).astype(np.int64)
 
 
-_PARSERS = {"mnist": read_idx, "ijcnn1": _ijcnn1, "cifar10": read_cifar, "digits": _digits}
+_PARSERS = {"mnist": read_idx, "ijcnn1": read_ijcnn1, "cifar10": read_cifar, "digits": _digits}
 _FIELDS = tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8"))
 for _each in _FIELDS.values():
     _each["splits"] = {

@@ -33,7 +33,7 @@ class Origin(NamedTuple):
     """Where rows come from: a name and the places of rows, for errors; and whether "1,5" is a number there."""
 
     name: str
-    place: Callable[[int], str]
+    place: Callable[[int], str] = "row {}".format
     decimal_comma: bool = False
 
     def fault(self, words: str, row: int | None = None) -> DatasetError:
@@ -52,7 +52,7 @@ class Wanted(NamedTuple):
 
 
 Examples = tuple[Any, NDArray[np.float64], Origin, dict[str, Any]]
-"""X, labels, where they come from, and fields of `Dataset` that describe the columns."""
+"""X, labels, where they come from, and fields of `Data` that describe the columns."""
 
 
 def convert(table: Any, origin: Origin, wanted: Wanted) -> Examples:

@@ -128,6 +128,14 @@ def read_libsvm(path: Path, features: int | None = None, limit: float = LIMIT) -
     return sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=rows.shape), labels
 
 
+def read_ijcnn1(paths: Sequence[Path]) -> Arrays:
+    """Read IJCNN1: LIBSVM text of 22 features, with labels -1 and 1."""
+    X, labels = read_libsvm(paths[0], features=22)
+    for row in np.flatnonzero(np.abs(labels) != 1.0)[:1]:
+        raise DatasetError(f"{paths[0]}, {line_of(paths[0], row)}: label = {labels[row]}, must be -1 or 1")
+    return X.toarray(), labels.astype(np.int64)
+
+
 def line_of(path: Path, row: int) -> str:
     """Return the place of a row, counted from 0, for an error message."""
     with opened(path, math.inf) as stream:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from avare import _validation as validation
 from avare._optional import require
 from avare.experiments.datasets.columns import MISSING, TRUTH, Examples, Origin, Wanted, convert
-from avare.experiments.datasets.dataset import NUMBER, Dataset, DatasetError, shown
+from avare.experiments.datasets.dataset import NUMBER, Data, DatasetError, shown
 from avare.experiments.datasets.files import LIMIT, beyond, compression, line_of, opened, read_libsvm
 
 Targets = Literal["classification", "regression", "auto"]
@@ -38,7 +38,7 @@ def read(
     categories: str | Sequence[str] = (),
     features: int | None = None,
     limit: float = LIMIT,
-) -> Dataset:
+) -> Data:
     r"""Read examples and labels from a file, whose ending determines the format, or from a data frame.
 
     ============== ===========================================================================
@@ -92,7 +92,7 @@ def read(
         name = kind = type(source).__name__
         with _format(name, "a table"):
             table = require("pyarrow", "reading tables").table(source)
-        examples = convert(_without_index(table), Origin(name, lambda row: f"row {row}"), wanted)
+        examples = convert(_without_index(table), Origin(name), wanted)
     else:
         path = Path(source).expanduser()
         name, kind = _kind(path)
@@ -101,7 +101,7 @@ def read(
         raise ValueError(f"features = {features}: is for LIBSVM text only")
     X, labels, origin, about = examples
     y, about["classes"] = _targets(origin, labels, about.get("classes", ()), task)
-    return Dataset(name, X, y, f"{kind}: {len(y)} rows, {X.shape[1]} features", origin.name, **about)
+    return Data(name, X, y, f"{kind}: {len(y)} rows, {X.shape[1]} features", origin.name, **about)
 
 
 def _kind(path: Path) -> tuple[str, str]:
@@ -124,17 +124,15 @@ def _kind(path: Path) -> tuple[str, str]:
 
 
 def _examples(path: Path, kind: str, wanted: Wanted) -> Examples:
-    """Return X, labels, the places of rows, and fields of `Dataset` that describe the columns."""
+    """Return X, labels, the places of rows, and fields of `Data` that describe the columns."""
     if kind == "CSV":
         return convert(*_read_csv(path, wanted.limit), wanted)
     if kind == "Parquet":
-        return convert(
-            _without_index(_read_parquet(path, wanted.limit)), Origin(str(path), lambda row: f"row {row}"), wanted
-        )
+        return convert(_without_index(_read_parquet(path, wanted.limit)), Origin(str(path)), wanted)
     if any(wanted[:3]):
         raise ValueError(f"{path} is read as {kind}, which has no named columns for target, drop and categories")
     if kind == "zip archive":
-        return *_read_npz(path, wanted.limit), Origin(str(path), lambda row: f"y[{row}]"), {}
+        return *_read_npz(path, wanted.limit), Origin(str(path), "y[{}]".format), {}
     return *read_libsvm(path, wanted.features, wanted.limit), Origin(str(path), lambda row: line_of(path, row)), {}
 
 

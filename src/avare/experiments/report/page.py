@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from avare._optional import require
-from avare.experiments.document import Column, Panel, Section
-from avare.experiments.report.tables import NUMBERS, shown
+from avare.experiments.document import NUMBERS, Column, Panel, Section
 from avare.experiments.store import numbers
 from avare.plotting.charts import SMALLEST, Chart, Curve, Style
 
@@ -35,8 +34,7 @@ def render(panels: Sequence[Panel], styles: Mapping[str, Style], *, lead: str, n
     page = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     page.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False}
     page.globals.update(file=lambda name: loader.get_source(page, name)[0], placed=placed, lines_of=lines_of)
-    page.globals.update(class_of=_class, address_of=_address, blocks_of=_blocks)
-    page.globals.update(outline=outline, shown=shown)
+    page.globals.update(class_of=_class, address_of=_address, blocks_of=_blocks, outline=outline)
     return str(
         page.get_template("page.html").render(
             title=_TITLE,

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,13 @@ from avare.experiments.base import Summary
 from avare.experiments.datasets.files import check_folder
 from avare.experiments.document import Panel, Section, printable
 from avare.experiments.report import charts, page
-from avare.experiments.report.tables import as_csv, as_markdown
 from avare.experiments.store import Result, Store, count, merged, together
-from avare.plotting.charts import Chart, styles_of
+from avare.plotting.charts import Style, styles_of
 
 _LONGEST_NAME = 80  # letters of a file
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ReportContents:
     """What a report shows."""
 
@@ -40,12 +40,12 @@ class ReportContents:
                 summaries[name] = summary
         return cls(summaries, tuple(each for each in results if each.shown))
 
-    @property
-    def charts(self) -> list[Chart]:
-        """All charts of figures and panels."""
+    @cached_property
+    def styles(self) -> dict[str, Style]:
+        """The styles of all labels in the charts of figures and panels."""
         rows = [row for each in self.summaries.values() for figure in each.figures.values() for row in figure.rows]
         panels = [panel for each in self.summaries.values() for panel in each.panels]
-        return [chart for several in (*rows, *(panel.charts for panel in panels)) for chart in several]
+        return styles_of(chart for several in (*rows, *(panel.charts for panel in panels)) for chart in several)
 
 
 def write(
@@ -113,7 +113,6 @@ def gather(store: str | os.PathLike[str], *, drawn: bool = False) -> ReportConte
     place = Store(store)
     check_folder(f"store = {str(store)!r}", place.folder)
     found, skipped = place.read()
-    results, faulty = base.parsed(found)
     attempts = []
 
     def attempt(members: Sequence[Result]) -> None:
@@ -122,9 +121,9 @@ def gather(store: str | os.PathLike[str], *, drawn: bool = False) -> ReportConte
         if drawn:
             _pictures(attempts[-1])
 
-    sound, odd = base.showable(results, attempt)
+    sound, odd = base.showable(found, attempt)
     contents = ReportContents.of(sound) if odd else attempts[-1]
-    skipped = sorted([*skipped, *faulty, *odd])
+    skipped = sorted([*skipped, *odd])
     skipped += [
         f"{each.stored['key']}.json: status = {each.status!r}: the run has not finished"
         for each in sound
@@ -138,23 +137,25 @@ def gather(store: str | os.PathLike[str], *, drawn: bool = False) -> ReportConte
 
 def _texts(contents: ReportContents) -> dict[str, bytes]:
     """Return the page, the numbers and the tables, by their paths."""
-    numbers = json.dumps(_numbers(contents), indent=1, ensure_ascii=False, allow_nan=False)
-    files = {"numbers.json": f"{numbers}\n", "index.html": page_of(contents)}
+    numbers = merged(summary.numbers for summary in contents.summaries.values())
+    numbers["where"] = [{**place, "records": each} for place, each in _places(contents.shown)]
+    numbers["skipped"] = list(contents.skipped)
+    text = json.dumps(numbers, indent=1, ensure_ascii=False, allow_nan=False)
+    files = {"numbers.json": f"{text}\n", "index.html": page_of(contents)}
     for summary in contents.summaries.values():
         for name, table in summary.tables.items():
-            files[f"tables/{file_name(name)}.csv"] = as_csv(table)
-            files[f"tables/{file_name(name)}.md"] = as_markdown(table)
+            files[f"tables/{file_name(name)}.csv"] = table.as_csv()
+            files[f"tables/{file_name(name)}.md"] = table.as_markdown()
     return {path: text.encode() for path, text in files.items()}
 
 
 def _pictures(contents: ReportContents) -> dict[str, bytes]:
     """Return the figures, by their paths."""
-    styles = styles_of(contents.charts)
     return {
         f"figures/{file_name(name)}.{ending}": drawn
         for summary in contents.summaries.values()
         for name, figure in summary.figures.items()
-        for ending, drawn in charts.render(figure, styles).items()
+        for ending, drawn in charts.render(figure, contents.styles).items()
     }
 
 
@@ -170,8 +171,7 @@ def file_name(text: str) -> str:
 
 def page_of(contents: ReportContents) -> str:
     """Return the page."""
-    styles = styles_of(contents.charts)
-    return page.render(panels_of(contents), styles, lead=_lead(contents), notices=_notices(contents))
+    return page.render(panels_of(contents), contents.styles, lead=_lead(contents), notices=_notices(contents))
 
 
 # --- what concerns all experiments ----------------------------------------------------------
@@ -189,14 +189,6 @@ def panels_of(contents: ReportContents) -> list[Panel]:
     details = [section for summary in contents.summaries.values() for section in summary.details]
     how = Panel("How it was run", (Section("Machine and versions", places), *details))
     return [*sorted(panels, key=lambda panel: not panel.charts), how]
-
-
-def _numbers(contents: ReportContents) -> dict[str, Any]:
-    return {
-        **merged(summary.numbers for summary in contents.summaries.values()),
-        "where": [{**place, "records": each} for place, each in _places(contents.shown)],
-        "skipped": list(contents.skipped),
-    }
 
 
 def _lead(contents: ReportContents) -> str:
