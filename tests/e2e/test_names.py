@@ -33,6 +33,7 @@ ELSEWHERE = {
         "Accelerator",
         "BatchNorm",
         "Subset",
+        "add_scalar",
         "blackjax",
         "memmap",
         "np",
