@@ -71,7 +71,7 @@ class StreamBatches:
         )
         generator = np.random.default_rng(common["_entropy"] if seed is None else seed)
         own = derive(generator, self.ranks.world)[self.ranks.rank]
-        self.stage: SecondStage = SecondStage(stage, 1, np.inf, self.ranks.batch_size, own, whole=True)
+        self.stage: SecondStage = SecondStage(stage, self.ranks.batch_size, own, whole=True)
         self._saved: Any = None  # the state of the dataset, until the next iteration
         self._begin()
 
@@ -84,7 +84,7 @@ class StreamBatches:
         raise TypeError("the number of batches of a stream is not known")
 
     def deliver(self, read: Callable[[], Iterator[Any]], take: Take) -> Iterator[Any]:
-        """Begin an iteration, and return its batches: see `avare.torch.loading.second_stage.Source`."""
+        """Begin an iteration, and return its batches. ``read`` begins to load units."""
         return self.cursor.deliver(partial(self._load, read), partial(self._complete, take), self._place)
 
     def _load(self, read: Callable[[], Iterator[Any]]) -> Iterator[Any]:

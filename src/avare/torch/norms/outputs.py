@@ -84,7 +84,7 @@ def output_norms(
     >>> output_norms(torch.tensor([3.0, 1.0]), torch.tensor([1.0, 1.0]), loss=lambda z, y: (z - y).abs())
     tensor([1., 0.])
     """
-    check_not_finite(not_finite)
+    validation.choice("not_finite", not_finite, ("raise", "keep"))
     if (loss, label_smoothing, class_dim, reduction) == ("cross_entropy", 0.0, 1, "sum"):
         few = plain_norms(output, target)
         if few is not None:
@@ -169,12 +169,6 @@ def from_output_grad(grad: Tensor, *, not_finite: NotFinite = "raise") -> Tensor
     if grad.ndim == 0:
         raise ValueError("grad has shape (): must have the batch as its first dimension")
     return _finite(_row_norms(grad), {"grad": grad}, not_finite)
-
-
-def check_not_finite(not_finite: str) -> None:
-    """Raise an error for any other way to treat values that are not finite."""
-    if not_finite not in ("raise", "keep"):
-        raise ValueError(f"not_finite = {not_finite!r}: must be 'raise' or 'keep'")
 
 
 def _norms(
@@ -313,7 +307,7 @@ def _require_floating(name: str, values: Any) -> None:
 
 def _finite(result: Tensor, sources: dict[str, Tensor], not_finite: NotFinite) -> Tensor:
     """Return the result, or raise an error that names what in the sources makes it NaN or infinite."""
-    check_not_finite(not_finite)
+    validation.choice("not_finite", not_finite, ("raise", "keep"))
     if not_finite == "raise" and not math.isfinite(result.sum().item()) and not torch.isfinite(result).all():
         for name, values in sources.items():  # a logit of -inf is valid: NaN and inf first
             refuse_where(torch.isnan(values) | torch.isposinf(values), name, values, "must be finite")
