@@ -40,9 +40,9 @@ from avare.samplers import Sampler, Uniform
 from avare.samplers.stateful import arguments, read_state, replace_state
 from avare.state import Field, Fields, Nested, State
 from avare.torch.loading.cursor import Cursor
-from avare.torch.loading.ranks import Mode, Ranks
+from avare.torch.loading.ranks import Floats, Mode, Ranks
 from avare.torch.loading.sampler_choice import build_sampler, default_sampler
-from avare.torch.loading.second_stage import Floats, Loaded, Pool, SecondStage, StageOptions, Take
+from avare.torch.loading.second_stage import Loaded, Pool, SecondStage, StageOptions, Take
 from avare.torch.loading.tensors import as_array, with_arrays, with_tensors
 from avare.torch.loading.weighted_batches import Pairs, as_triple
 
@@ -125,7 +125,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         self.cursor: Cursor[Draw] = Cursor(length)
         common = self.ranks.agree(self._settings(sampler, seed))  # first, because one rank alone may fail below
         if seed is None and isinstance(sampler, str) and not self.ranks.is_alone:
-            seed = common["_entropy"]
+            seed = common
         self._build = partial(build_sampler, self.ranks, sampler, options, replacement)
         self._is_by_name = isinstance(sampler, str)
         self.sampler = self._build(self.ranks.n, seed)
@@ -264,7 +264,6 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
         A state saved with different arguments, or a damaged one, is a ``ValueError``, and nothing changes.
         """
-        states.require_mapping(state)
         state, expected = with_arrays(state), self._arguments()
         del expected["batches_per_epoch"]
         states.require_same(state, expected, "state", "this loader")
@@ -332,9 +331,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             )
 
     def _settings(self, sampler: str | Sampler, seed: Seed) -> State:
-        """What all ranks must have in common. Names with an underscore are not compared: rank 0's value counts."""
-        arguments = self._arguments()
-        shared = {"n": self.ranks.total, **{key: arguments[key] for key in ("batches_per_epoch", "pool")}}
+        """What all ranks must have in common."""
+        shared = {"n": self.ranks.total, "batches_per_epoch": self.cursor.length, "pool": str(self._options)}
         if self.ranks.is_sharded:  # each rank draws alone, and may have its own sampler
             return {**shared, "distributed": "sharded"}
         return {
@@ -343,7 +341,6 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             "batch_size": self.ranks.batch_size,
             "sampler": sampler if isinstance(sampler, str) else repr(sampler),
             "seed": seed if isinstance(seed, int) else type(seed).__name__,
-            "_entropy": np.random.SeedSequence().entropy,
         }
 
     def _arguments(self) -> State:

@@ -2,7 +2,7 @@
 
 import functools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +19,7 @@ from avare.torch.loading.batch_sampler import AvareBatchSampler, InUpdate, Value
 from avare.torch.loading.measures import ACCELERATOR, Timed
 from avare.torch.loading.pool_sizes import PoolSize
 from avare.torch.loading.ranks import Mode
-from avare.torch.loading.second_stage import Loaded, Score, StageOptions
+from avare.torch.loading.second_stage import Score, StageOptions
 from avare.torch.loading.stream import StreamBatches, collate_block
 from avare.torch.loading.weighted_batches import Collate, Indexed, check_dataset, collate_draws, take_rows
 
@@ -122,7 +122,9 @@ class ImportanceLoader(DataLoader[Any]):
 
     use_stateful_dataloader = True
     """For Accelerate, whose ``save_state`` and ``load_state`` then include a loader that it has prepared."""
-    _moves_batches = False  # whether Accelerate has prepared it
+    _is_accelerate_prepared = True
+    """Accelerate's ``prepare`` asks for it, and then builds no other loader from the parts: this one already knows the
+    other ranks. It sets the same attribute of the object, which from then on moves its batches."""
 
     def __init__(
         self,
@@ -149,7 +151,6 @@ class ImportanceLoader(DataLoader[Any]):
         if validation.boolean("endless", endless) and batches_per_epoch is not None:
             raise ValueError(f"batches_per_epoch = {batches_per_epoch}: an endless epoch has no number of batches")
         own["batches_per_epoch"] = sys.maxsize if endless else batches_per_epoch
-        self._memory: AvareBatchSampler | None = None  # a stream has none
         self._source: AvareBatchSampler | StreamBatches
         if is_stream:
             common: dict[str, Any] = {"seed": seed, "distributed": distributed}
@@ -159,33 +160,24 @@ class ImportanceLoader(DataLoader[Any]):
             options |= {"batch_size": batch_size, "collate_fn": functools.partial(collate_block, collate_fn=collate_fn)}
         else:
             check_dataset(dataset)
-            self._source = self._memory = AvareBatchSampler(
+            self._source = AvareBatchSampler(
                 len(dataset), batch_size, seed=seed, distributed=distributed, stage=stage, **own
             )
             size = None if stage is None else batch_size
             options["collate_fn"] = functools.partial(collate_draws, collate_fn=collate_fn, size=size)
-            options["batch_sampler"] = self._memory
+            options["batch_sampler"] = self._source
             dataset = Indexed(dataset)
         super().__init__(dataset, **options)
-        self._collate_of_items = collate_fn
+        pin = self.pin_memory and ACCELERATOR.is_available()
+        self._take = functools.partial(take_rows, collate_fn=collate_fn, pin=pin)  # makes a batch of loaded examples
         self._renews_workers = is_stream and hasattr(dataset, "set_epoch")
-
-    @property
-    def _is_accelerate_prepared(self) -> bool:
-        """True: Accelerate would build another loader from the parts, and this one already knows the other ranks."""
-        return True
-
-    @_is_accelerate_prepared.setter
-    def _is_accelerate_prepared(self, _: bool) -> None:
-        """Note that ``prepare`` has received this loader: from now on it moves its batches."""
-        self._moves_batches = True
 
     @property
     def importance_sampler(self) -> Sampler:
         """The avare sampler that draws."""
-        if self._memory is None:
+        if isinstance(self._source, StreamBatches):
             raise AttributeError("a stream has no sampler: its examples arrive in order")
-        return self._memory.sampler
+        return self._source.sampler
 
     @property
     def gain(self) -> float:
@@ -230,7 +222,7 @@ class ImportanceLoader(DataLoader[Any]):
             batches = self._source.deliver(self._read, self._take)
         if stage is not None:
             batches = Timed(stage.measured, batches)
-        if not self._moves_batches:
+        if "_is_accelerate_prepared" not in vars(self):
             return batches
         from avare.torch.accelerate import Prepared
 
@@ -242,19 +234,14 @@ class ImportanceLoader(DataLoader[Any]):
             self._iterator = None  # of persistent workers, which have copies of the stream in an earlier epoch
         return super().__iter__()
 
-    def _take(self, blocks: Sequence[Loaded], places: NDArray[np.int64] | None) -> Any:
-        """Make a batch of the rows at some places of loaded examples."""
-        pin = self.pin_memory and ACCELERATOR.is_available()
-        return take_rows(blocks, places, self._collate_of_items, pin)
-
     @property
     def _remembering(self) -> AvareBatchSampler:
         """The source, which remembers norms."""
-        if self._memory is None:
+        if isinstance(self._source, StreamBatches):
             raise TypeError(
                 "a stream has no memory: update, fail, extend and retire do not apply; score= finds the norms"
             )
-        return self._memory
+        return self._source
 
     def update(self, index: Values, norms: Values, *, not_finite: InUpdate = "raise") -> None:
         """Report the gradient norms of examples that have been drawn.

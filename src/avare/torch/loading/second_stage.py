@@ -37,10 +37,10 @@ from avare.state import Field, State, generator_to_text
 from avare.structures.systematic import choose
 from avare.torch.loading.measures import FIRST_POOLS, PoolMeasures
 from avare.torch.loading.pool_sizes import AutomaticSize, PoolSize
+from avare.torch.loading.ranks import Floats
 from avare.torch.loading.tensors import as_array
 from avare.torch.loading.weighted_batches import Pairs, as_triple
 
-Floats: TypeAlias = NDArray[np.float64]
 Score: TypeAlias = Callable[[Any], Any]
 """A function of a collated pool that returns a score for each example."""
 Loaded: TypeAlias = tuple[Any, Pairs]

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from avare import _validation as validation
-from avare.state import State
+from avare.state import State, require_mapping
 
 _COMMON = (torch.int64, torch.float32, torch.float64)  # types of indices, norms and scores
 
@@ -24,6 +24,7 @@ def with_tensors(state: Mapping[str, Any]) -> State:
 
 def with_arrays(state: Mapping[str, Any]) -> State:
     """Return a state with arrays in place of tensors, which may be on any device."""
+    require_mapping(state)
     try:
         return {str(key): _to_numpy(f"state[{key!r}]", value) for key, value in state.items()}
     except TypeError as error:

@@ -32,7 +32,10 @@ class Indexed(Dataset[Any]):
 
 @dataclass(slots=True, eq=False)
 class Pairs:
-    """The draws of a batch: pairs of an index and its weight, stored as two arrays."""
+    """The draws of a batch: pairs of an index and its weight, stored as two arrays.
+
+    Not a ``collections.abc.Sequence``, although it has a length: ``DataLoader`` would pin its memory item by item.
+    """
 
     indices: NDArray[np.int64]
     weights: NDArray[np.float32]
@@ -43,10 +46,6 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.indices)
-
-    def pin_memory(self) -> "Pairs":
-        """Return itself: otherwise ``DataLoader`` pins number by number. Items are for the collate function."""
-        return self
 
 
 class Items:
