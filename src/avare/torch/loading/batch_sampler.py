@@ -123,9 +123,9 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         if not isinstance(sampler, str | Sampler):
             raise TypeError(f"sampler is of type {type(sampler).__name__}: must be an avare sampler, or its name")
         self.cursor: Cursor[Draw] = Cursor(length)
-        common = self.ranks.agree(self._settings(sampler, seed))  # first, because one rank alone may fail below
+        common_seed = self.ranks.agree(self._settings(sampler, seed))  # first, because one rank alone may fail below
         if seed is None and isinstance(sampler, str) and not self.ranks.is_alone:
-            seed = common
+            seed = common_seed
         self._build = partial(build_sampler, self.ranks, sampler, options, replacement)
         self._is_by_name = isinstance(sampler, str)
         self.sampler = self._build(self.ranks.n, seed)
@@ -198,10 +198,6 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         for sampler in self._samplers.values():
             sampler.retire(indices)
         self._resize_pool()
-
-    def fail(self) -> None:
-        """Make the other ranks raise an error instead of hanging: see `ImportanceLoader.fail`."""
-        self.ranks.refuse()
 
     def deliver(self, read: Callable[[], Iterator[Any]], take: Take) -> Iterator[Any]:
         """Begin an iteration, and return its batches. ``read`` begins to load units."""

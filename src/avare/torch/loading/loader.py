@@ -290,7 +290,7 @@ class ImportanceLoader(DataLoader[Any]):
         Call it on a rank that has received a batch and, because of an error, will not call `update` for it. Nothing
         changes on any rank.
         """
-        self._remembering.fail()
+        self._remembering.ranks.refuse()
 
     def measures(self) -> dict[str, float]:
         """Return measurements by name, without those that are not known yet. O(n), microseconds for a million examples.

@@ -202,7 +202,7 @@ class SecondStage:
         weights, own = pool.weights, pool.own
         before, after = own.start, len(weights) - own.stop
         choose(weights[own], scores[own], self.size.floor, self._source, before, after, places, drawn)
-        self.measured.note_pool(own.stop - own.start)
+        self.measured.pool = own.stop - own.start
         self.weights = drawn
         return places, drawn
 

@@ -65,8 +65,8 @@ class StreamBatches:
         self.cursor.ended = self._begin
         self._dataset, self._options = dataset, stage
         self._has_state = not in_workers and all(hasattr(dataset, name) for name in ("state_dict", "load_state_dict"))
-        common = self.ranks.agree({"batch_size": batch_size, "pool": str(stage)})
-        generator = np.random.default_rng(common if seed is None else seed)
+        common_seed = self.ranks.agree({"batch_size": batch_size, "pool": str(stage)})
+        generator = np.random.default_rng(common_seed if seed is None else seed)
         own = derive(generator, self.ranks.world)[self.ranks.rank]
         self.stage: SecondStage = SecondStage(stage, self.ranks.batch_size, own, whole=True)
         self._saved: Any = None  # the state of the dataset, until the next iteration

@@ -81,8 +81,8 @@ class WeightedSampler(Sampler[int]):
         settings = {"num_samples": num_samples, "replacement": replacement, "seed": seed}
         if self._ranks.world > 1:
             settings["checksum of weights"] = checksum(tree.state())
-        common = self._ranks.agree(settings)
-        self._draws = SeededTree(tree, common if seed is None else seed)
+        common_seed = self._ranks.agree(settings)
+        self._draws = SeededTree(tree, common_seed if seed is None else seed)
         self._pass = 0  # a number that identifies the current pass
         self._require_enough()
         self._begin(None)

@@ -244,9 +244,8 @@ def _norms_of_indices(logits: Tensor, target: Tensor, output: Tensor, smoothing:
     if logits.is_contiguous():  # then positions are rows, of which some fit into the cache
         logits, own = logits.flatten(0, -2), own.flatten()
     some = max(1, _AT_A_TIME // max(logits[:1].numel(), 1))
-    parts, space = [(logits, own)], None
-    if len(own) > some:  # one part after another, in the same space
-        parts = list(zip(logits.split(some), own.split(some), strict=True))
+    parts, space = list(zip(logits.split(some), own.split(some), strict=True)), None
+    if len(parts) > 1:  # one part after another, in the same space
         space = logits.new_empty(0, dtype=torch.promote_types(logits.dtype, torch.float32))
     found = [
         _row_norms(class_gradients(part.flatten(0, -2), wanted.flatten(), smoothing, space)) for part, wanted in parts

@@ -66,8 +66,11 @@ class Capture:
         self._pass = None
         self.several = False
 
-    def count(self) -> int:
-        """Return the number of examples; raise an error if the uses do not agree."""
+    def check(self) -> int:
+        """Return the number of examples.
+
+        Raise an error if the uses do not agree, a gradient was not seen per example, or a recorded input has changed.
+        """
         first = self.uses[0]
         for use in self.uses:
             if use.count != first.count:
@@ -75,10 +78,6 @@ class Capture:
                     f"{use.place.title} has a batch of {use.count}, {first.place.title} one of {first.count}: "
                     f"the first dimension must be the batch, throughout the model; {SHARED}"
                 )
-        return first.count
-
-    def check(self) -> None:
-        """Raise an error if a gradient was not seen per example, or a recorded input has changed since."""
         for use in self.uses:
             use.check()
         for parameter in self._frozen:
@@ -87,6 +86,7 @@ class Capture:
         covered = {parameter for use in self.uses for parameter in use.place.parameters}
         for parameter in self._reached - covered:
             raise ValueError(self._unseen(parameter))
+        return first.count
 
     # --- hooks ------------------------------------------------------------------------
 

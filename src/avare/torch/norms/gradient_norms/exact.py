@@ -164,9 +164,8 @@ class GradientNorms:
                 "several backward passes without a forward pass between them, or one within another, as reentrant "
                 "checkpoints have: ask for the norms after each, or make checkpoints with use_reentrant=False"
             )
-        count = capture.count()
+        count = capture.check()
         factors = _factors(weight, count)
-        capture.check()
         device = capture.uses[0].device
         capture.paused = True
         try:
