@@ -410,7 +410,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         if reported.ndim == 0:
             index = validation.indices("index", index, self.ranks.n)
             reported = spread(reported, self.sampler.norms(index))
-        if self.ranks.is_alone and validation.are_plain(index, reported, self.ranks.n) and self._known[index].all():
+        is_plain = self.ranks.is_alone and validation.are_plain(index, reported, self.ranks.n)
+        if is_plain and np.count_nonzero(self._known[index]) == len(index):
             return index, reported  # the common case
         indices = validation.indices("index", index, self.ranks.n)
         kept = np.isfinite(reported) if not_finite == "skip" else np.ones(reported.shape, dtype=bool)

@@ -168,8 +168,7 @@ class ImportanceLoader(DataLoader[Any]):
             options["batch_sampler"] = self._source
             dataset = Indexed(dataset)
         super().__init__(dataset, **options)
-        pin = self.pin_memory and ACCELERATOR.is_available()
-        self._take = functools.partial(take_rows, collate_fn=collate_fn, pin=pin)  # makes a batch of loaded examples
+        self._collate_of_items = collate_fn
         self._renews_workers = is_stream and hasattr(dataset, "set_epoch")
 
     @property
@@ -216,10 +215,12 @@ class ImportanceLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         cursor, stage = self._source.cursor, self._source.stage
+        pin = self.pin_memory and ACCELERATOR.is_available()
+        take = functools.partial(take_rows, collate_fn=self._collate_of_items, pin=pin)
         is_resumed = cursor.position > 0 and cursor.latest is None
         # PyTorch draws a seed for workers; a resumed run has drawn that of this epoch before it was interrupted.
         with torch.random.fork_rng(devices=[], enabled=is_resumed):
-            batches = self._source.deliver(self._read, self._take)
+            batches = self._source.deliver(self._read, take)
         if stage is not None:
             batches = Timed(stage.measured, batches)
         if "_is_accelerate_prepared" not in vars(self):
