@@ -73,13 +73,21 @@ def loader_cases() -> Iterator[tuple[str, Case]]:
     yield "loader: batch and update, pool off", batch_and_update(**never)
     pooled = forever(avt.ImportanceLoader(dataset, BATCH, seed=0, score=lambda batch: norms, pool=3))
     yield "loader: batch of a pool of 3", functools.partial(next, pooled)
-    drawn = avt.AvareBatchSampler(10**6, 128, seed=0, batches_per_epoch=10**9)
-    pairs, values = iter(drawn), norms[:128].numpy()
-    yield (
-        "batch sampler: draw of 128",
-        functools.partial(next, iter(avt.AvareBatchSampler(10**6, 128, seed=0, batches_per_epoch=10**9))),
-    )
-    yield "batch sampler: draw of 128 and update", lambda: drawn.update(next(pairs).indices, values)
+
+    def drawing(reports: bool) -> Case:
+        batches: Any = avt.ImportanceLoader(range(10**6), 128, seed=0, batches_per_epoch=10**9).batch_sampler
+        drawn, values = iter(batches), norms[:128].numpy()
+
+        def case() -> None:
+            pairs = next(drawn)
+            batches.cursor.receive()
+            if reports:
+                batches.update(pairs.indices, values)
+
+        return case
+
+    yield "batch sampler: draw of 128", drawing(False)
+    yield "batch sampler: draw of 128 and update", drawing(True)
 
 
 def norm_cases() -> Iterator[tuple[str, Case]]:

@@ -20,6 +20,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import avare.torch as avt
+from avare.torch.loading.batch_sampler import AvareBatchSampler
 from gradient_norms import cnn, mlp
 from harness import duration, interleave, save, table, where
 
@@ -125,17 +126,22 @@ def training(seconds: float, workers: list[int]) -> dict[str, dict[str, Any]]:
 def drawing(n: int, seconds: float) -> dict[str, float]:
     """Measure seconds per draw of a batch, also by `torch.multinomial` if it takes this number of weights."""
     norms = np.random.default_rng(1).lognormal(0.0, 2.0, n)
-    batches = avt.AvareBatchSampler(
+    batches = AvareBatchSampler(
         n, BATCH_SIZE, sampler_options={"initial_norms": norms}, seed=0, batches_per_epoch=10**9
     )
     drawn = iter(batches)
     weights = torch.from_numpy(norms)
 
-    def draw_and_report() -> None:
+    def draw() -> Any:
         pairs = next(drawn)
+        batches.cursor.receive()
+        return pairs
+
+    def draw_and_report() -> None:
+        pairs = draw()
         batches.update(pairs.indices, norms[pairs.indices])
 
-    steps: dict[str, Step] = {"importance": lambda: next(drawn), "importance, and update": draw_and_report}
+    steps: dict[str, Step] = {"importance": draw, "importance, and update": draw_and_report}
     if n <= 2**24:
         steps["torch.multinomial"] = lambda: torch.multinomial(weights, BATCH_SIZE, replacement=False)
     return interleave(steps, seconds=seconds)

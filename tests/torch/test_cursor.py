@@ -17,7 +17,6 @@ def check(cursor: Cursor[Any]) -> None:
     """Assert all invariants of a cursor."""
     assert cursor.epoch >= 0, cursor.state()
     assert 0 <= cursor.position <= cursor.drawn <= cursor.length, cursor.state()
-    assert cursor.keep is None or len(cursor.ahead) <= cursor.keep, cursor.state()
     assert cursor.drawn > 0 or not cursor.has_started, cursor.state()
 
 
@@ -36,9 +35,9 @@ def take(units: Iterator[Any], count: int) -> list[Any]:
     return list(itertools.islice(units, count))
 
 
-def started(length: int = 4, drawn: int = 3, received: int = 1, keep: int | None = None) -> Cursor[int]:
+def started(length: int = 4, drawn: int = 3, received: int = 1) -> Cursor[int]:
     """A cursor in the middle of its first epoch."""
-    cursor: Cursor[int] = Cursor(length, keep)
+    cursor: Cursor[int] = Cursor(length)
     take(cursor.units(Source()), drawn)
     for _ in range(received):
         cursor.receive()
@@ -122,34 +121,6 @@ def test_units_finish_and_load_end_earlier_iterations() -> None:
     cursor.finish()
     with pytest.raises(RuntimeError, match=STALE):
         next(fourth)
-
-
-# --- without receipts ----------------------------------------------------------------------
-
-
-def test_without_receipts_a_draw_starts_the_iteration() -> None:
-    cursor = started(received=0, keep=9)
-    assert take(cursor.units(Source(10)), 1) == [10] and cursor.epoch == 1
-    cursor.load(0, 2, [0, 1])
-    cursor.receive_until(lambda unit: unit == 0)  # which does not
-    assert take(cursor.units(Source(20)), 1) == [1] and cursor.epoch == 0
-    assert take(cursor.units(Source(30)), 1) == [30] and cursor.epoch == 1  # nor is a unit ahead given twice
-
-
-def test_receive_until() -> None:
-    cursor = started(drawn=4, received=0, keep=9)
-    cursor.receive_until(lambda unit: unit == 7)
-    assert cursor.state() == (0, 4, [0, 1, 2, 3])
-    cursor.receive_until(lambda unit: unit >= 1)
-    assert (cursor.position, cursor.latest, list(cursor.ahead)) == (2, 1, [2, 3])
-
-
-def test_without_receipts_only_the_last_units_are_kept() -> None:
-    cursor = started(10**9, drawn=7, received=0, keep=3)
-    assert list(cursor.ahead) == [4, 5, 6] and cursor.position == 4
-    cursor.keep = None
-    take(cursor.units(Source(10)), 7)
-    assert len(cursor.ahead) == 7
 
 
 # --- deliveries ----------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from torch.utils.data import TensorDataset
 import avare
 import avare.torch as avt
 from avare.structures.systematic import inclusion
+from avare.torch.loading.batch_sampler import AvareBatchSampler
 from avare.torch.loading.ranks import Mode, Ranks
 from laws import ordered_samples
 from thread_ranks import Threads
@@ -140,7 +141,7 @@ def test_two_processes(death_and_resume: tuple[Run, Run], alone: dict[str, Any])
         assert f"n = {N + 2} on rank 1 and {N + 1} on rank 0" in each["extended apart"]
         assert "checksum of index = " in each["retired apart"]
     assert zero["unseeded"] == one["unseeded"]
-    grown = avt.AvareBatchSampler(N, 8, sampler="Calibrated", seed=5)
+    grown = AvareBatchSampler(N, 8, sampler="Calibrated", seed=5)
     grown.extend(N + 30)
     grown.retire(np.arange(N))
     parts = zip(zero["grown"], one["grown"], strict=True)
@@ -426,7 +427,7 @@ def test_refuses_ranks_that_draw_different_batches(monkeypatch: pytest.MonkeyPat
         loader.update(index, torch.ones(4))
 
     def draw_ahead(rank: int) -> Any:
-        batches = avt.AvareBatchSampler(N, 4, seed=0)
+        batches = AvareBatchSampler(N, 4, seed=0)
         drawn = iter(batches)
         pairs = next(drawn)
         if rank == 1:
@@ -434,16 +435,16 @@ def test_refuses_ranks_that_draw_different_batches(monkeypatch: pytest.MonkeyPat
         batches.update(pairs.indices, np.ones(4))
 
     def seeds(rank: int) -> Any:
-        avt.AvareBatchSampler(N, 4, seed=rank)
+        AvareBatchSampler(N, 4, seed=rank)
 
     def samplers(rank: int) -> Any:
-        avt.AvareBatchSampler(N, 4, sampler=avare.Avare(N, 8, p_min=rank / N))
+        AvareBatchSampler(N, 4, sampler=avare.Avare(N, 8, p_min=rank / N))
 
     def examples(rank: int) -> Any:
-        avt.AvareBatchSampler(N + rank, 4, seed=0)
+        AvareBatchSampler(N + rank, 4, seed=0)
 
     def epochs(rank: int) -> Any:
-        avt.AvareBatchSampler(N, 4, seed=0, batches_per_epoch=26 + rank)
+        AvareBatchSampler(N, 4, seed=0, batches_per_epoch=26 + rank)
 
     for action in (differ, draw_ahead):
         zero, one = Threads(monkeypatch, 2).run(action)
@@ -471,14 +472,14 @@ def test_refuses_other_modes() -> None:
     modes: list[Mode] = ["replicated", "sharded"]
     for mode in modes:
         with pytest.raises(ValueError, match=f"distributed = '{mode}': there is no process group"):
-            avt.AvareBatchSampler(10, 2, distributed=mode)
+            AvareBatchSampler(10, 2, distributed=mode)
     with pytest.raises(ValueError, match="distributed = 'all': must be None, 'auto', 'replicated' or 'sharded'"):
-        avt.AvareBatchSampler(10, 2, distributed="all")  # type: ignore[arg-type]  # the point
+        AvareBatchSampler(10, 2, distributed="all")  # type: ignore[arg-type]  # the point
 
 
 def test_refusals_of_a_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     as_rank(monkeypatch, 0, 2)
-    batches = avt.AvareBatchSampler(N, 4, seed=0, distributed="sharded")
+    batches = AvareBatchSampler(N, 4, seed=0, distributed="sharded")
     assert batches.sampler.n == 101 and len(batches) == -(-N // 8)
     next(iter(batches))
     with pytest.raises(ValueError, match=r"index\[1\] = 150: belongs to another rank"):
@@ -486,24 +487,24 @@ def test_refusals_of_a_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"index\[0\] = 203: must be in \[0, 203\)"):
         batches.update([203], [1.0])
     with pytest.raises(ValueError, match="1 examples cannot be shared by 2 ranks"):
-        avt.AvareBatchSampler(1, 1, distributed="sharded")
+        AvareBatchSampler(1, 1, distributed="sharded")
     with pytest.raises(ValueError, match="distributed = 'sharded': every rank has all weights"):
         avt.WeightedSampler([1.0, 2.0], distributed="sharded")
     for rank in range(2):  # rank 1 has one example more, and must not wait for the other
         as_rank(monkeypatch, rank, 2)
         with pytest.raises(ValueError, match="102 of 101 examples cannot be drawn without replacement"):
-            avt.AvareBatchSampler(N, 102, distributed="sharded")
-    fresh = avt.AvareBatchSampler(N, 4, seed=0, distributed="sharded")
+            AvareBatchSampler(N, 102, distributed="sharded")
+    fresh = AvareBatchSampler(N, 4, seed=0, distributed="sharded")
     with pytest.raises(ValueError, match=r"index\[0\] = 150: never drawn"):
         fresh.update([150], [1.0])
 
 
 def test_shards_agree_on_what_they_share(monkeypatch: pytest.MonkeyPatch) -> None:
     def examples(rank: int) -> Any:
-        avt.AvareBatchSampler(N + rank, 4, distributed="sharded")
+        AvareBatchSampler(N + rank, 4, distributed="sharded")
 
     def modes(rank: int) -> Any:
-        avt.AvareBatchSampler(N, 4, distributed="sharded" if rank else "replicated")
+        AvareBatchSampler(N, 4, distributed="sharded" if rank else "replicated")
 
     for action, message in (
         (examples, f"n = {N + 1} on rank 1 and {N} on rank 0"),
@@ -535,7 +536,7 @@ def test_shards_of_unequal_sizes_are_unbiased_by_enumeration(
         as_rank(monkeypatch, rank, world)
         given: dict[str, Any] = {"sampler": "Calibrated", "seed": 3, "batches_per_epoch": 10**9}
         given["replacement"] = replacement
-        batches = avt.AvareBatchSampler(n, size, distributed="sharded", **given)
+        batches = AvareBatchSampler(n, size, distributed="sharded", **given)
         drawn, first = iter(batches), batches.ranks.first
         for pairs in itertools.islice(drawn, steps):
             batches.update(pairs.indices, np.exp(pairs.indices % 5))
@@ -594,7 +595,8 @@ from datetime import timedelta
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from avare.torch import AvareBatchSampler, ImportanceLoader
+from avare.torch import ImportanceLoader
+from avare.torch.loading.batch_sampler import AvareBatchSampler
 folder, pool, ranks = Path(sys.argv[1]), sys.argv[2] == "pool", {}
 for rank in (0, 2, 1):  # forked, so that torch is imported once
     ranks[rank] = os.fork()

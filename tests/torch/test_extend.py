@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 import avare
 import avare.torch as avt
@@ -132,19 +131,6 @@ def run_without_norms(loader: Any, steps: int) -> None:
     for step, _ in enumerate(forever(loader), start=1):
         if step == steps:
             break
-
-
-def test_the_parts_alone() -> None:
-    names = ["ada", "bo", "cy", "dee"]
-    batches = avt.AvareBatchSampler(len(names), 2, sampler="Calibrated", seed=0)
-    loader = DataLoader(avt.Indexed(names), batch_sampler=batches, collate_fn=avt.IndexedCollate())
-    for expected in (2, 2, 3):
-        if expected == 3:
-            names += ["eve", "flo"]
-            assert batches.extend(6).tolist() == [4, 5]
-        for _, index, _ in loader:
-            batches.update(index, [1.0, 2.0])
-        assert len(batches) == expected and batches.cursor.drawn == expected
 
 
 def test_what_is_refused() -> None:

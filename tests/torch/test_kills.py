@@ -84,7 +84,7 @@ def test_a_damaged_state_is_named_with_what_to_do(saved: Any, tmp_path: Path) ->
 
 
 def test_a_state_that_cannot_be_written_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from avare.torch.frameworks.checkpoint import save
+    from avare.torch.loading.tensors import save
 
     file = tmp_path / "importance.pt"
     save({"steps": 1}, str(file))

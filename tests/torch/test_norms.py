@@ -327,7 +327,7 @@ def wrong(place: tuple[int, ...], value: float, shape: tuple[int, ...] = (2, 3))
         (lambda: avt.from_output_grad(torch.tensor(1.0)), r"grad has shape \(\)"),
         (
             lambda: avt.from_output_grad(two, not_finite=any_of("skip")),
-            "not_finite = 'skip': must be 'raise' or 'keep'",
+            "not_finite = 'skip': must be one of raise, keep",
         ),
         (lambda: avt.output_norms(two, labels, not_finite=any_of(None)), "not_finite = None"),
     ],

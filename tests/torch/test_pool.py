@@ -21,6 +21,7 @@ import avare.torch as avt
 import two_stages
 from avare.samplers.registry import example, get
 from avare.torch.loading.pool_sizes import best_ratio
+from avare.torch.loading.weighted_batches import Pairs, collate_draws
 from laws import FALSE_ALARM, chi_square, ordered_samples
 from loaders import Counted, changing_norms, forever, make_dataset, snapshot, through_a_file
 
@@ -363,10 +364,9 @@ def test_mappings_are_collated_and_sent_once(kind: Any) -> None:
     for batch, index, _ in loader:
         assert type(batch) is kind
         assert batch["x"].tolist() == index.tolist() and batch["name"] == [str(i) for i in index.tolist()]
-    pool = [(item, i, 1.0) for i, item in enumerate(items[:4])]
-    _, pairs = avt.IndexedCollate().collate_to_arrays(pool, 2)
-    assert pairs.items is None
-    _, pairs = avt.IndexedCollate(list).collate_to_arrays(pool, 2)  # whatever a function of one's own does
+    pool = items, Pairs(np.arange(4), np.ones(4, dtype=np.float32))
+    assert collate_draws(pool, size=2)[1].items is None
+    _, pairs = collate_draws(pool, list, size=2)  # whatever a function of one's own does
     assert pairs.items is not None and [pairs.items[place] for place in range(4)] == items[:4]
 
 

@@ -21,6 +21,7 @@ from torch.utils.data import TensorDataset
 
 import avare
 import avare.torch as avt
+from avare.torch.loading.batch_sampler import AvareBatchSampler
 
 torch.set_num_threads(1)  # with more, ranks and parallel tests disturb each other
 N, CLASSES, WHOLE_BATCH = 203, 4, 16
@@ -145,13 +146,13 @@ def _of_ranks(rank: int, world: int) -> dict[str, Any]:
     apart = avt.ImportanceLoader(dataset, 4, seed=np.random.default_rng(rank))
     _, index, _ = next(iter(apart))
     found["apart"] = _error(lambda: apart.update(index, torch.ones(4)))
-    growing = avt.AvareBatchSampler(N, 4, sampler="Calibrated", seed=5)
+    growing = AvareBatchSampler(N, 4, sampler="Calibrated", seed=5)
     found["extended apart"] = _error(lambda: growing.extend(N + 1 + rank))
     found["retired apart"] = _error(lambda: growing.retire([rank]))
     growing.extend(N + 30)
     growing.retire(np.arange(N))
     found["grown"] = [pairs.indices.tolist() for pairs in growing]
-    whole = avt.AvareBatchSampler(N, 4, sampler=avare.Avare(N, 4 * world, seed=8))
+    whole = AvareBatchSampler(N, 4, sampler=avare.Avare(N, 4 * world, seed=8))
     found["object"] = len(next(iter(whole))), len(whole)
     return found
 

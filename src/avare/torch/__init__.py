@@ -9,11 +9,8 @@ from avare._exports import public_names as _public_names
 from avare.torch.diagnose import NormReport as NormReport
 from avare.torch.diagnose import diagnose as diagnose
 from avare.torch.frameworks.importance import Importance as Importance
-from avare.torch.loading.batch_sampler import AvareBatchSampler as AvareBatchSampler
 from avare.torch.loading.loader import ImportanceLoader as ImportanceLoader
 from avare.torch.loading.loader import weighted_mean as weighted_mean
-from avare.torch.loading.weighted_batches import Indexed as Indexed
-from avare.torch.loading.weighted_batches import IndexedCollate as IndexedCollate
 from avare.torch.loading.weighted_sampler import WeightedSampler as WeightedSampler
 from avare.torch.log_posterior import log_posterior as log_posterior
 from avare.torch.norms import layers as layers

@@ -37,9 +37,9 @@ import transformers
 from torch import Tensor, nn
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from avare.torch.frameworks.checkpoint import load, save
 from avare.torch.frameworks.importance import Importance
 from avare.torch.loading.loader import ImportanceLoader
+from avare.torch.loading.tensors import load, save
 from avare.torch.loading.weighted_batches import check_dataset
 from avare.torch.norms.cross_entropy import count_targets, losses_and_norms
 from avare.torch.norms.outputs import output_norms

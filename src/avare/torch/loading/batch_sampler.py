@@ -34,23 +34,21 @@ from torch.utils.data import Sampler as TorchSampler
 
 from avare import _validation as validation
 from avare import state as states
-from avare._compilation import lean
 from avare._randomness import Seed, derive
 from avare.batch import Batch
 from avare.samplers import Sampler, Uniform
 from avare.samplers.stateful import arguments, read_state, replace_state
 from avare.state import Field, Fields, Nested, State
 from avare.torch.loading.cursor import Cursor
-from avare.torch.loading.ranks import Mode, Ranks
+from avare.torch.loading.ranks import Floats, Mode, Ranks
 from avare.torch.loading.sampler_choice import build_sampler, default_sampler
-from avare.torch.loading.second_stage import Floats, Loaded, Pool, SecondStage, StageOptions, Take
+from avare.torch.loading.second_stage import Loaded, Pool, SecondStage, StageOptions, Take
 from avare.torch.loading.tensors import as_array, with_arrays, with_tensors
 from avare.torch.loading.weighted_batches import Pairs, as_triple
 
 Values: TypeAlias = ArrayLike | torch.Tensor
 InUpdate = Literal["raise", "skip"]
 _FORMAT = 2  # of the state; raise it when the meaning of a field changes
-_MOST_AHEAD = 1024  # batches to keep if the consumer does not confirm what it has received
 _WAITING, _REPORTED = 1, 2  # what is known of an example that was drawn
 _LATE = 64  # received batches that the gain may still count when their norms arrive
 
@@ -63,17 +61,10 @@ class Draw(NamedTuple):
 
 
 class AvareBatchSampler(TorchSampler[Pairs]):
-    """Draw batches for a ``DataLoader`` over an `Indexed` dataset.
+    """Draw the batches of an `ImportanceLoader` over a dataset of which any example can be fetched: a `Source`.
 
-    Each batch is a sequence of pairs ``(index, weight)``. The mean over the batch of weight times loss
-    estimates the mean loss over all examples. With several processes, so does the mean over the
-    processes, which ``DistributedDataParallel`` takes.
-
-    `ImportanceLoader` contains all the parts; use them one by one if you need your own ``DataLoader``. A
-    batch then counts as received, for `state_dict`, when `update` gets its norms or the norms of a
-    later batch, so save just after an update. At most the last 1024 batches without norms are kept. With
-    several processes, no framework may distribute the batches again, as Accelerate's ``prepare`` does
-    with any other ``DataLoader``: each rank already has its part of every batch.
+    Each batch has indices and weights. The mean over the batch of weight times loss estimates the mean loss over
+    all examples. With several processes, so does the mean over the processes, which ``DistributedDataParallel`` takes.
 
     Cost: as the sampler's, O(batch size) for most. Memory: as the sampler's, and a byte per example.
 
@@ -86,7 +77,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     sampler, sampler_options, replacement, seed, batches_per_epoch, distributed
         See `ImportanceLoader`.
     stage : StageOptions, optional
-        The second stage, for a loader that calls `deliver`.
+        The second stage.
 
     Attributes
     ----------
@@ -101,15 +92,11 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
     Examples
     --------
-    >>> from torch.utils.data import DataLoader
-    >>> from avare.torch import Indexed, IndexedCollate
-    >>> names = ["ada", "bo", "cy", "dee"]
-    >>> batches = AvareBatchSampler(len(names), batch_size=2, seed=0)
-    >>> loader = DataLoader(Indexed(names), batch_sampler=batches, collate_fn=IndexedCollate())
-    >>> for batch, index, weight in loader:
-    ...     batches.update(index, [float(len(name)) for name in batch])
-    >>> len(batches), batches.epoch
-    (2, 0)
+    >>> batches = AvareBatchSampler(4, batch_size=2, seed=0)
+    >>> for pairs in batches:
+    ...     batches.update(pairs.indices, pairs.indices + 1.0)
+    >>> len(batches), batches.cursor.drawn
+    (2, 2)
     """
 
     def __init__(
@@ -135,10 +122,10 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         length = validation.integer("batches_per_epoch", length, at_least=1)
         if not isinstance(sampler, str | Sampler):
             raise TypeError(f"sampler is of type {type(sampler).__name__}: must be an avare sampler, or its name")
-        self.cursor: Cursor[Draw] = Cursor(length, keep=_MOST_AHEAD)
-        common = self.ranks.agree(self._settings(sampler, seed))  # first, because one rank alone may fail below
+        self.cursor: Cursor[Draw] = Cursor(length)
+        common_seed = self.ranks.agree(self._settings(sampler, seed))  # first, because one rank alone may fail below
         if seed is None and isinstance(sampler, str) and not self.ranks.is_alone:
-            seed = common["_entropy"]
+            seed = common_seed
         self._build = partial(build_sampler, self.ranks, sampler, options, replacement)
         self._is_by_name = isinstance(sampler, str)
         self.sampler = self._build(self.ranks.n, seed)
@@ -154,16 +141,12 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         if stage is not None:
             # From the state of the sampler's generator: the same on all ranks.
             of_pool, of_passes = derive(self.sampler.generator, 2)
-            self.stage = SecondStage(stage, self.ranks.n, self._largest_pool, self.ranks.batch_size, of_pool)
+            self.stage = SecondStage(stage, self.ranks.batch_size, of_pool)
+            self._resize_pool()
             if stage.size.shuffles and self.ranks.draws <= self.ranks.n:
                 passes = Uniform(self.ranks.n, self.ranks.draws, reshuffle=True, seed=of_passes)
                 self._samplers["passes"] = passes
         self.cursor.ended = self._warn_of_silence
-
-    @property
-    def epoch(self) -> int:
-        """How many epochs have ended."""
-        return self.cursor.epoch
 
     @property
     def gain(self) -> float:
@@ -184,44 +167,15 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         return map(self._pairs, units, itertools.count(self.cursor.position))
 
     def update(self, index: Values, norms: Values, *, not_finite: InUpdate = "raise") -> None:
-        """Report the gradient norms of examples that have been drawn.
-
-        All ranks must call it, each with its own part of the batch: their norms are gathered.
-
-        Parameters
-        ----------
-        index : Tensor or array
-            The index that came with the batch, at once or later; tensors may be on any device. An
-            example that was never drawn is a ``ValueError``.
-        norms : Tensor, array or float
-            The same number of finite numbers, none negative; otherwise nothing changes. Tensors are
-            detached. Or one number: the mean over these examples of their norms or losses, without their weights.
-            The remembered norm h of each is then multiplied by ``(1 + number / mean of h) / 2``, the means being over
-            these examples. One without a remembered norm gets the number. `gain` is then an estimate from these.
-        not_finite : {"raise", "skip"}, default="raise"
-            What to do if a norm is NaN or infinite: "raise" an error, on all ranks, or "skip"
-            that example, whose remembered norm does not change.
-        """
+        """Learn from the norms of this rank's part of a batch: see `ImportanceLoader.update`."""
         find = partial(self._checked, index, norms, not_finite)
         indices, values, _ = self.ranks.gather(find, self._fingerprint, self._received)
         if self.stage is not None:
             self.stage.measured.is_reported = True
         self._take_in(indices, values)
-        if self.cursor.keep is not None:
-            self.cursor.receive_until(lambda draw: np.array_equal(draw.indices, indices))
 
     def extend(self, n: int) -> NDArray[np.int64]:
-        """Add examples to the set, after the dataset has grown, and return their indices. O(n) bytes are copied.
-
-        They are drawn from the next epoch on: in the present one, workers may have copies of the dataset as it was. By
-        default an epoch then has ceil(present examples / batch size) batches. All ranks must call it with the same n,
-        after the same batch. Nothing is known of the new examples, as at the start.
-
-        Parameters
-        ----------
-        n : int
-            The number of examples in the dataset, with those that were retired.
-        """
+        """Add examples to the set, which then has n with those that were retired: see `ImportanceLoader.extend`."""
         self._refuse_parts()
         self.ranks.agree({"n": n, "batches drawn": self._steps})  # first, because one rank alone may fail below
         n = validation.integer("n", n, at_least=self.ranks.n)
@@ -236,11 +190,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         return new
 
     def retire(self, index: Values) -> None:
-        """Never draw some examples again, from the next draw on: see `avare.Sampler.retire`.
-
-        Prefetched batches may still contain them. All ranks must call it with the same index, after the same
-        batch.
-        """
+        """Never draw some examples again: see `ImportanceLoader.retire`."""
         self._refuse_parts()
         found = np.asarray(as_array("index", index))
         self.ranks.agree({"checksum of index": zlib.crc32(found.tobytes()), "batches drawn": self._steps})
@@ -249,16 +199,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             sampler.retire(indices)
         self._resize_pool()
 
-    def fail(self) -> None:
-        """Send a failure marker, so that the other ranks raise an error from `update` instead of hanging.
-
-        Call it on a rank that has received a batch and, because of an error, will not call `update` for it. Nothing
-        changes on any rank.
-        """
-        self.ranks.refuse()
-
     def deliver(self, read: Callable[[], Iterator[Any]], take: Take) -> Iterator[Any]:
-        """Begin an iteration, and return its batches: see `avare.torch.loading.second_stage.Source`."""
+        """Begin an iteration, and return its batches. ``read`` begins to load units."""
         stage = self.stage
         complete = (lambda _, loaded: as_triple(loaded)) if stage is None else partial(stage.complete, self, take)
         return self.cursor.deliver(read, complete, lambda loaded: loaded[1].place)
@@ -270,8 +212,6 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
     def share(self, unit: Draw, score: Callable[[], Floats], costs: Floats) -> tuple[Floats, Floats]:
         """Call ``score``, for this rank's examples; return the scores of all ranks, and their costs as rows."""
-        if self.ranks.is_alone:
-            return score(), costs[None]
         size = len(unit.indices)
         own, most = self.ranks.own(size), -(-size // self.ranks.copies)
         _, scores, of_ranks = self.ranks.gather(
@@ -300,11 +240,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         return {name: float(value) for name, value in found.items() if not math.isnan(value)}
 
     def state_dict(self) -> State:
-        """Return all that is needed to resume with the same batches: numbers, text and tensors.
-
-        It is the same on all replicated ranks, and any number of them with the same whole batch may load it. Each
-        sharded rank has its own.
-        """
+        """Return all that is needed to resume with the same batches: see `ImportanceLoader.state_dict`."""
         epoch, drawn, ahead = self.cursor.state()
         state = {
             **self._arguments(),
@@ -324,7 +260,6 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
         A state saved with different arguments, or a damaged one, is a ``ValueError``, and nothing changes.
         """
-        states.require_mapping(state)
         state, expected = with_arrays(state), self._arguments()
         del expected["batches_per_epoch"]
         states.require_same(state, expected, "state", "this loader")
@@ -392,9 +327,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             )
 
     def _settings(self, sampler: str | Sampler, seed: Seed) -> State:
-        """What all ranks must have in common. Names with an underscore are not compared: rank 0's value counts."""
-        arguments = self._arguments()
-        shared = {"n": self.ranks.total, **{key: arguments[key] for key in ("batches_per_epoch", "pool")}}
+        """What all ranks must have in common."""
+        shared = {"n": self.ranks.total, "batches_per_epoch": self.cursor.length, "pool": str(self._options)}
         if self.ranks.is_sharded:  # each rank draws alone, and may have its own sampler
             return {**shared, "distributed": "sharded"}
         return {
@@ -403,7 +337,6 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             "batch_size": self.ranks.batch_size,
             "sampler": sampler if isinstance(sampler, str) else repr(sampler),
             "seed": seed if isinstance(seed, int) else type(seed).__name__,
-            "_entropy": np.random.SeedSequence().entropy,
         }
 
     def _arguments(self) -> State:
@@ -440,13 +373,10 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         if self.ranks.is_sharded:
             raise TypeError("distributed = 'sharded': the parts of the ranks cannot change")
 
-    @property
-    def _largest_pool(self) -> float:
-        return math.inf if self.sampler.replacement else self.sampler.present // self.ranks.copies
-
     def _resize_pool(self) -> None:
+        present = self.sampler.present
         if self.stage is not None:
-            self.stage.resize(self.sampler.present, self._largest_pool)
+            self.stage.resize(present, math.inf if self.sampler.replacement else present // self.ranks.copies)
 
     def _draw_unit(self, stage: SecondStage) -> Batch:
         """Draw a pool, or a batch: of a shuffled pass, if nothing keeps the memory of the sampler fresh."""
@@ -475,18 +405,15 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
     def _checked(self, index: Any, norms: Any, not_finite: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return indices and norms, or raise an error."""
-        if not_finite not in ("raise", "skip"):
-            raise ValueError(f"not_finite = {not_finite!r}: must be 'raise' or 'skip'")
-        index, norms = self.ranks.local(as_array("index", index)), as_array("norms", norms)
-        if np.ndim(norms) == 0:
+        validation.choice("not_finite", not_finite, ("raise", "skip"))
+        index, reported = self.ranks.local(as_array("index", index)), validation.real("norms", as_array("norms", norms))
+        if reported.ndim == 0:
             index = validation.indices("index", index, self.ranks.n)
-            norms = spread(validation.real("norms", norms), self.sampler.norms(index))
-        if self.ranks.is_alone and _are_plain(index, norms):
-            values = np.empty(len(norms))
-            if _accept(self._known, index, norms, values):
-                return index, values  # the common case, in one loop
+            reported = spread(reported, self.sampler.norms(index))
+        is_plain = self.ranks.is_alone and validation.are_plain(index, reported, self.ranks.n)
+        if is_plain and np.count_nonzero(self._known[index]) == len(index):
+            return index, reported  # the common case
         indices = validation.indices("index", index, self.ranks.n)
-        reported = validation.real("norms", norms)
         kept = np.isfinite(reported) if not_finite == "skip" else np.ones(reported.shape, dtype=bool)
         values = validation.nonnegative("norms", np.where(kept, reported, 0.0))
         validation.same_length("norms", len(values), "index", len(indices))
@@ -510,26 +437,8 @@ def spread(number: NDArray[np.float64], remembered: NDArray[np.float64]) -> NDAr
     return norms
 
 
-def _are_plain(index: Any, norms: Any) -> bool:
-    """Whether these are vectors of int64 and of floats, of the same length."""
-    if not (type(index) is type(norms) is np.ndarray and index.dtype == np.int64 and norms.dtype.kind == "f"):
-        return False
-    return bool(index.ndim == 1 and index.shape == norms.shape)
-
-
 def _read_sampler(sampler: Sampler, name: str, state: State) -> State:
     """Return the fields of a sampler within the state of a loader, checked."""
     if not isinstance(state.get(name), Mapping):
         raise ValueError(f"state lacks {name!r}, or it is not a mapping: it is damaged, or not a loader's state")
     return read_state(sampler, state[name])
-
-
-@lean
-def _accept(known, indices, norms, values):
-    """Copy norms to values; return whether all are finite, not negative, and of examples that were drawn."""
-    for j in range(len(indices)):
-        index, norm = indices[j], norms[j]
-        if not (0 <= index < len(known) and known[index] != 0 and 0.0 <= norm < np.inf):
-            return False
-        values[j] = norm
-    return True

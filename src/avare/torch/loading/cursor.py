@@ -36,9 +36,6 @@ from then on, and cannot take units from a new one.
 A unit whose examples could not be loaded, because of an error, never arrives. A loaded unit therefore says which place
 it has in its epoch, so that it is never taken for another one.
 
-A user's own ``DataLoader`` does not say which batches its consumer has received. Then ``keep`` bounds the units
-ahead, a draw counts as start, and `receive_until` counts the units up to one that is known to have arrived.
-
 An example, with epochs of 3 units of which a worker loads one ahead:
 
 >>> letters = iter("abcdef")
@@ -72,21 +69,16 @@ _NOTHING = object()
 class Cursor(Generic[Unit]):
     """Counts the units of an epoch from draw to receipt: see the module for the rules.
 
-    All methods take O(1), except `state`, `load` and `receive_until`, which take O(units ahead).
+    All methods take O(1), except `state` and `load`, which take O(units ahead).
 
     Parameters
     ----------
     length
         Units per epoch.
-    keep
-        None if the consumer confirms each unit by `receive`. Otherwise a unit counts as received when
-        `receive_until` finds it, the consumer has started once a unit was drawn, and at most the ``keep``
-        last units stay ahead: the oldest ones then count as received.
     """
 
-    def __init__(self, length: int, keep: int | None = None) -> None:
+    def __init__(self, length: int) -> None:
         self.length = length
-        self.keep = keep
         self.epoch = 0
         self.drawn = 0
         self.ahead: deque[Unit] = deque()
@@ -148,14 +140,6 @@ class Cursor(Generic[Unit]):
         while self.position < place:
             self.ahead.popleft()
 
-    def receive_until(self, matches: Callable[[Unit], bool]) -> None:
-        """Count the first unit ahead that matches as received, with all units before it."""
-        for place, unit in enumerate(self.ahead):
-            if matches(unit):
-                for _ in range(place + 1):
-                    self.latest = self.ahead.popleft()
-                return
-
     def finish(self) -> None:
         """End the epoch. Units that are still ahead are dropped."""
         if self.ended is not None:
@@ -196,10 +180,6 @@ class Cursor(Generic[Unit]):
                 unit = draw()
                 self.drawn += 1
                 self.ahead.append(unit)
-            if self.keep is not None:
-                self.has_started = True
-                while len(self.ahead) > self.keep:
-                    self.ahead.popleft()
             yield unit
 
 

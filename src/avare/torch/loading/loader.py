@@ -2,7 +2,7 @@
 
 import functools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -19,12 +19,12 @@ from avare.torch.loading.batch_sampler import AvareBatchSampler, InUpdate, Value
 from avare.torch.loading.measures import ACCELERATOR, Timed
 from avare.torch.loading.pool_sizes import PoolSize
 from avare.torch.loading.ranks import Mode
-from avare.torch.loading.second_stage import Loaded, Score, Source, StageOptions
+from avare.torch.loading.second_stage import Score, StageOptions
 from avare.torch.loading.stream import StreamBatches, collate_block
-from avare.torch.loading.weighted_batches import Collate, Indexed, IndexedCollate, check_dataset, take_rows
+from avare.torch.loading.weighted_batches import Collate, Indexed, check_dataset, collate_draws, take_rows
 
 _NOT_OURS: dict[str, tuple[tuple[Any, ...], str]] = {  # options of DataLoader, with the values that change nothing
-    "batch_sampler": ((None,), "this loader has its own (yours fits a DataLoader with Indexed and IndexedCollate)"),
+    "batch_sampler": ((None,), "this loader has its own; for your own, draw with a sampler such as avare.Passes"),
     "shuffle": ((None, True), "batches are drawn at random; for examples in order use a DataLoader"),
     "drop_last": ((None, True, False), "every batch is full, so there is none to drop"),
     "in_order": ((True,), "batches must arrive in the order of their draws, or a state could not say which come next"),
@@ -122,7 +122,9 @@ class ImportanceLoader(DataLoader[Any]):
 
     use_stateful_dataloader = True
     """For Accelerate, whose ``save_state`` and ``load_state`` then include a loader that it has prepared."""
-    _moves_batches = False  # whether Accelerate has prepared it
+    _is_accelerate_prepared = True
+    """Accelerate's ``prepare`` asks for it, and then builds no other loader from the parts: this one already knows the
+    other ranks. It sets the same attribute of the object, which from then on moves its batches."""
 
     def __init__(
         self,
@@ -149,8 +151,7 @@ class ImportanceLoader(DataLoader[Any]):
         if validation.boolean("endless", endless) and batches_per_epoch is not None:
             raise ValueError(f"batches_per_epoch = {batches_per_epoch}: an endless epoch has no number of batches")
         own["batches_per_epoch"] = sys.maxsize if endless else batches_per_epoch
-        self._memory: AvareBatchSampler | None = None  # a stream has none
-        self._source: Source
+        self._source: AvareBatchSampler | StreamBatches
         if is_stream:
             common: dict[str, Any] = {"seed": seed, "distributed": distributed}
             in_workers = options.get("num_workers", 0) > 0
@@ -159,34 +160,23 @@ class ImportanceLoader(DataLoader[Any]):
             options |= {"batch_size": batch_size, "collate_fn": functools.partial(collate_block, collate_fn=collate_fn)}
         else:
             check_dataset(dataset)
-            self._source = self._memory = AvareBatchSampler(
+            self._source = AvareBatchSampler(
                 len(dataset), batch_size, seed=seed, distributed=distributed, stage=stage, **own
             )
-            collate = IndexedCollate(collate_fn).collate_to_arrays
-            options["collate_fn"] = collate if stage is None else functools.partial(collate, size=batch_size)
-            options["batch_sampler"] = self._memory
+            size = None if stage is None else batch_size
+            options["collate_fn"] = functools.partial(collate_draws, collate_fn=collate_fn, size=size)
+            options["batch_sampler"] = self._source
             dataset = Indexed(dataset)
         super().__init__(dataset, **options)
         self._collate_of_items = collate_fn
         self._renews_workers = is_stream and hasattr(dataset, "set_epoch")
-        self._source.cursor.keep = None  # this loader confirms what the consumer receives
-
-    @property
-    def _is_accelerate_prepared(self) -> bool:
-        """True: Accelerate would build another loader from the parts, and this one already knows the other ranks."""
-        return True
-
-    @_is_accelerate_prepared.setter
-    def _is_accelerate_prepared(self, _: bool) -> None:
-        """Note that ``prepare`` has received this loader: from now on it moves its batches."""
-        self._moves_batches = True
 
     @property
     def importance_sampler(self) -> Sampler:
         """The avare sampler that draws."""
-        if self._memory is None:
+        if isinstance(self._source, StreamBatches):
             raise AttributeError("a stream has no sampler: its examples arrive in order")
-        return self._memory.sampler
+        return self._source.sampler
 
     @property
     def gain(self) -> float:
@@ -225,13 +215,15 @@ class ImportanceLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         cursor, stage = self._source.cursor, self._source.stage
+        pin = self.pin_memory and ACCELERATOR.is_available()
+        take = functools.partial(take_rows, collate_fn=self._collate_of_items, pin=pin)
         is_resumed = cursor.position > 0 and cursor.latest is None
         # PyTorch draws a seed for workers; a resumed run has drawn that of this epoch before it was interrupted.
         with torch.random.fork_rng(devices=[], enabled=is_resumed):
-            batches = self._source.deliver(self._read, self._take)
+            batches = self._source.deliver(self._read, take)
         if stage is not None:
             batches = Timed(stage.measured, batches)
-        if not self._moves_batches:
+        if "_is_accelerate_prepared" not in vars(self):
             return batches
         from avare.torch.accelerate import Prepared
 
@@ -243,40 +235,63 @@ class ImportanceLoader(DataLoader[Any]):
             self._iterator = None  # of persistent workers, which have copies of the stream in an earlier epoch
         return super().__iter__()
 
-    def _take(self, blocks: Sequence[Loaded], places: NDArray[np.int64] | None) -> Any:
-        """Make a batch of the rows at some places of loaded examples."""
-        pin = self.pin_memory and ACCELERATOR.is_available()
-        return take_rows(blocks, places, self._collate_of_items, pin)
-
     @property
     def _remembering(self) -> AvareBatchSampler:
         """The source, which remembers norms."""
-        if self._memory is None:
+        if isinstance(self._source, StreamBatches):
             raise TypeError(
                 "a stream has no memory: update, fail, extend and retire do not apply; score= finds the norms"
             )
-        return self._memory
+        return self._source
 
     def update(self, index: Values, norms: Values, *, not_finite: InUpdate = "raise") -> None:
-        """Report the gradient norms of examples that have been drawn: see `AvareBatchSampler.update`."""
+        """Report the gradient norms of examples that have been drawn.
+
+        All ranks must call it, each with its own part of the batch: their norms are gathered.
+
+        Parameters
+        ----------
+        index : Tensor or array
+            The index that came with the batch, at once or later; tensors may be on any device. An
+            example that was never drawn is a ``ValueError``.
+        norms : Tensor, array or float
+            The same number of finite numbers, none negative; otherwise nothing changes. Tensors are
+            detached. Or one number: the mean over these examples of their norms or losses, without their weights.
+            The remembered norm h of each is then multiplied by ``(1 + number / mean of h) / 2``, the means being over
+            these examples. One without a remembered norm gets the number. `gain` is then an estimate from these.
+        not_finite : {"raise", "skip"}, default="raise"
+            What to do if a norm is NaN or infinite: "raise" an error, on all ranks, or "skip"
+            that example, whose remembered norm does not change.
+        """
         self._remembering.update(index, norms, not_finite=not_finite)
 
     def extend(self) -> NDArray[np.int64]:
-        """Add the new examples, after the dataset has grown, and return their indices: see `AvareBatchSampler.extend`.
+        """Add the new examples, after the dataset has grown, and return their indices. O(n) bytes are copied.
 
-        They are drawn from the next epoch on, also by persistent workers, which begin again with it.
+        They are drawn from the next epoch on, also by persistent workers, which begin again with it: in the present
+        one, workers may have copies of the dataset as it was. By default an epoch then has
+        ceil(present examples / batch size) batches. All ranks must call it with datasets of the same length, after the
+        same batch. Nothing is known of the new examples, as at the start.
         """
         new: NDArray[np.int64] = self._remembering.extend(len(self.dataset) if hasattr(self.dataset, "__len__") else 0)
         self._iterator = None  # of persistent workers, which have copies of the dataset
         return new
 
     def retire(self, index: Values) -> None:
-        """Never draw some examples again, from the next draw on: see `AvareBatchSampler.retire`."""
+        """Never draw some examples again, from the next draw on: see `avare.Sampler.retire`.
+
+        Prefetched batches may still contain them. All ranks must call it with the same index, after the same
+        batch.
+        """
         self._remembering.retire(index)
 
     def fail(self) -> None:
-        """Make the other ranks raise an error instead of hanging: see `AvareBatchSampler.fail`."""
-        self._remembering.fail()
+        """Send a failure marker, so that the other ranks raise an error from `update` instead of hanging.
+
+        Call it on a rank that has received a batch and, because of an error, will not call `update` for it. Nothing
+        changes on any rank.
+        """
+        self._remembering.ranks.refuse()
 
     def measures(self) -> dict[str, float]:
         """Return measurements by name, without those that are not known yet. O(n), microseconds for a million examples.
@@ -293,9 +308,11 @@ class ImportanceLoader(DataLoader[Any]):
         """Do nothing, for code that calls it on every loader: draws do not depend on the epoch; a stream learns it."""
 
     def state_dict(self) -> State:
-        """Return all that is needed to resume with the same batches: see `AvareBatchSampler.state_dict`.
+        """Return all that is needed to resume with the same batches: numbers, text and tensors.
 
-        ``torch.save`` writes it, ``torch.load(..., weights_only=True)`` reads it.
+        ``torch.save`` writes it, ``torch.load(..., weights_only=True)`` reads it. It is the same on all replicated
+        ranks, and any number of them with the same whole batch may load it. Each sharded rank has its own, and so has
+        each rank of a stream.
         """
         return self._source.state_dict()
 

@@ -48,16 +48,21 @@ class PoolMeasures:
         """The most batches that a pool can have."""
         self.moments = np.zeros(4)
         """Decaying sums: of 1, the second moments of uniform's and our draws, and the norms."""
-        self._asked = math.nan  # when the consumer asked for this batch
-        self._pool = 0  # the size of the pool that this batch comes from
+        self.pool = 0
+        """The size of the pool that the present batch comes from; 0 if there is none."""
+        self.waited = 0.0
+        """Seconds for which the present batch waited for the device."""
         self.clear()
 
     def clear(self) -> None:
         """Forget what was measured: a resumed run may be on another machine."""
         self._measured = self._of_ranks = np.full(3, np.nan)  # see `costs`: of this rank, and the mean over the ranks
-        self._loads: deque[float] = deque(maxlen=_RECENT)  # seconds, as measured by this rank
-        self._pools: deque[tuple[float, int]] = deque(maxlen=_RECENT)  # ... and the sizes of the pools
-        self._steps: deque[float] = deque(maxlen=_RECENT)
+        self.loads: deque[float] = deque(maxlen=_RECENT)
+        """Seconds to load a batch without a pool, as measured by this rank."""
+        self.pools: deque[tuple[float, int]] = deque(maxlen=_RECENT)
+        """The same with a pool, and the sizes of the pools."""
+        self.steps: deque[float] = deque(maxlen=_RECENT)
+        """Seconds that the consumer took for a batch."""
 
     @property
     def cost_ratio(self) -> float:
@@ -85,29 +90,12 @@ class PoolMeasures:
         own, total = _add_moments(self.moments, decay, n, batch.weights, batch.probabilities, norms)
         return float(own / total**2 - 1.0) if total > 0.0 else 0.0
 
-    def begin(self, now: float, step: float) -> None:
-        """Note that the consumer asks for a batch, and the seconds since its last one; NaN if there was none."""
-        self._asked, self._pool = now, 0
-        if not math.isnan(step):
-            self._steps.append(step)
-
-    def note_pool(self, size: int) -> None:
-        """Note that the batch comes from a pool."""
-        self._pool = size
-
-    def end(self, now: float) -> None:
-        """Note that the consumer gets its batch."""
-        if self._pool == 0:
-            self._loads.append(now - self._asked)
-        else:
-            self._pools.append((now - self._asked, self._pool))
-
     def wait_for_device(self) -> None:
         """Wait for what is still running, which belongs to the last step, and leave this time out."""
         if ACCELERATOR.is_available():
             began = time.perf_counter()
             ACCELERATOR.synchronize()
-            self._asked += time.perf_counter() - began
+            self.waited += time.perf_counter() - began
 
     def costs(self) -> NDArray[np.float64]:
         """Return what this rank has measured, a few pools ago at most.
@@ -116,9 +104,9 @@ class PoolMeasures:
         those that the consumer takes for a batch.
         """
         if self.scored <= FIRST_POOLS or self.scored % _RARELY == 0:
-            load = min(self._loads, default=0.0)  # the least of all, for each: one slow load must not make pools free
-            more = min((max(seconds - load, 0.0) / size for seconds, size in self._pools), default=math.nan)
-            self._measured = np.array([load, more, min(self._steps, default=math.nan)])
+            load = min(self.loads, default=0.0)  # the least of all, for each: one slow load must not make pools free
+            more = min((max(seconds - load, 0.0) / size for seconds, size in self.pools), default=math.nan)
+            self._measured = np.array([load, more, min(self.steps, default=math.nan)])
         return self._measured
 
     def take_costs(self, of_ranks: NDArray[np.float64]) -> None:
@@ -132,14 +120,20 @@ class Timed(Iterator[Any]):
 
     def __init__(self, measured: PoolMeasures, batches: Iterator[Any]) -> None:
         self._measured, self._batches = measured, batches
-        self._returned = math.nan
+        self._returned: float | None = None
 
     def __next__(self) -> Any:
-        asked = time.perf_counter()
-        self._measured.begin(asked, asked - self._returned)
+        measured, asked = self._measured, time.perf_counter()
+        if self._returned is not None:
+            measured.steps.append(asked - self._returned)
+        measured.pool, measured.waited = 0, 0.0
         batch = next(self._batches)
         self._returned = time.perf_counter()
-        self._measured.end(self._returned)
+        seconds = self._returned - asked - measured.waited
+        if measured.pool == 0:
+            measured.loads.append(seconds)
+        else:
+            measured.pools.append((seconds, measured.pool))
         return batch
 
 

@@ -96,18 +96,22 @@ class Ranks:
                 "ranks: make it afterwards (under Lightning, in train_dataloader()), or pass distributed=None"
             )
 
-    def agree(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings of rank 0; raise an error if another rank's differ."""
-        if not self.has_group:
-            return settings
-        found: list[Any] = [None] * self.world
-        dist.all_gather_object(found, settings)
-        first: dict[str, Any] = found[0]
-        for rank, other in enumerate(found):
+    def agree(self, settings: dict[str, Any]) -> Any:
+        """Raise an error if the settings of a rank differ from those of rank 0; return a random seed for all ranks."""
+        found = self.objects((settings, np.random.SeedSequence().entropy))
+        first, seed = found[0]
+        for rank, (other, _) in enumerate(found):
             for key, value in first.items():
-                if not key.startswith("_") and other[key] != value:
+                if other[key] != value:
                     raise ValueError(f"{key} = {other[key]!r} on rank {rank} and {value!r} on rank 0: must be the same")
-        return first
+        return seed
+
+    def objects(self, own: Any) -> list[Any]:
+        """Return an object of each rank."""
+        found = [own] * self.world
+        if self.has_group:
+            dist.all_gather_object(found, own)
+        return found
 
     def gather(
         self, find: Callable[[], Norms], fingerprint: int, step: int, most: int = 0, costs: Floats = _NO_COSTS

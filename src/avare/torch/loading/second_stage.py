@@ -22,7 +22,7 @@ fresh, and batches come straight from the sampler.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -30,19 +30,17 @@ import torch
 from numpy.typing import NDArray
 
 from avare import _validation as validation
-from avare._compilation import kernel
 from avare._randomness import uniform_source
 from avare.batch import Batch
 from avare.samplers.pending import Drawn
 from avare.state import Field, State, generator_to_text
 from avare.structures.systematic import choose
-from avare.torch.loading.cursor import Cursor
 from avare.torch.loading.measures import FIRST_POOLS, PoolMeasures
 from avare.torch.loading.pool_sizes import AutomaticSize, PoolSize
+from avare.torch.loading.ranks import Floats
 from avare.torch.loading.tensors import as_array
 from avare.torch.loading.weighted_batches import Pairs, as_triple
 
-Floats: TypeAlias = NDArray[np.float64]
 Score: TypeAlias = Callable[[Any], Any]
 """A function of a collated pool that returns a score for each example."""
 Loaded: TypeAlias = tuple[Any, Pairs]
@@ -67,21 +65,6 @@ class Pool(NamedTuple):
 class Source(Protocol):
     """Where units come from: a dataset, of which any example can be drawn, or a stream."""
 
-    @property
-    def cursor(self) -> Cursor[Any]:
-        """Where the epoch is."""
-
-    @property
-    def stage(self) -> "SecondStage | None":
-        """The second stage; None if every unit is a batch."""
-
-    @property
-    def gain(self) -> float:
-        """Uniform's second moment over ours."""
-
-    def deliver(self, read: Callable[[], Iterator[Any]], take: Take) -> Iterator[Any]:
-        """Begin an iteration of a consumer, and return its batches. ``read`` begins to load units."""
-
     def pool_of(self, unit: Any, loaded: Any) -> Pool | None:
         """Return the pool of a unit that was loaded; None if ``loaded`` is a batch, on all ranks."""
 
@@ -90,17 +73,6 @@ class Source(Protocol):
 
     def learn(self, unit: Any, scores: Floats) -> None:
         """Learn from the scores of a pool, which are valid."""
-
-    def measures(self) -> dict[str, float]:
-        """Return what loaders log, by name; NaN if it is not known yet."""
-
-    def state_dict(self) -> State:
-        """Return all that is needed to resume with the same batches."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a saved state; if it does not fit, raise a ``ValueError``, and nothing changes."""
-
-    def __len__(self) -> int: ...
 
 
 class StageOptions(NamedTuple):
@@ -144,8 +116,6 @@ class SecondStage:
     ----------
     options
         How to score, and how large pools are.
-    n, most
-        Number of examples, and of those that a pool can have.
     batch_size
         m, of this rank.
     generator
@@ -155,14 +125,7 @@ class SecondStage:
     """
 
     def __init__(
-        self,
-        options: StageOptions,
-        n: int,
-        most: float,
-        batch_size: int,
-        generator: np.random.Generator,
-        *,
-        whole: bool = False,
+        self, options: StageOptions, batch_size: int, generator: np.random.Generator, *, whole: bool = False
     ) -> None:
         self.size = options.size
         self.measured = PoolMeasures(batch_size, options.cost_ratio)
@@ -172,11 +135,11 @@ class SecondStage:
         self._score, self._batch_size, self._whole = options.score, batch_size, whole
         self._since = 0  # batches that were drawn since a pool was, or norms were reported
         self._chosen: tuple[Any, NDArray[np.int64], NDArray[np.float32]] | None = None  # of a pool not yet made a batch
-        self.resize(n, most)
+        self.resize(1, math.inf)  # as in a stream
         self._seed_with(generator)
 
     def resize(self, n: int, most: float) -> None:
-        """Change the number of examples, and of those that a pool can have."""
+        """Set the number of examples, and of those that a pool can have."""
         self._n, self._most = n, most
         self.measured.largest_ratio = most / self._batch_size
 
@@ -225,14 +188,10 @@ class SecondStage:
         self.measured.wait_for_device()
         with torch.no_grad():
             found = self._score(batch)
-        values, scores = as_array("score(batch)", found), np.empty(size)
-        is_plain = type(values) is np.ndarray and values.dtype.char in "fd" and values.shape == scores.shape
-        if is_plain and _copy_valid(values, scores):
-            return scores  # the common case, in one loop
-        scores = validation.nonnegative("score(batch)", values)
+        scores = validation.nonnegative("score(batch)", as_array("score(batch)", found))
         if len(scores) != size:
             raise ValueError(f"score(batch) has length {len(scores)}: must have {size}, one for each example")
-        return scores
+        return scores.copy()  # the function may use its own array again
 
     def _draw(self, pool: Pool, scores: Floats) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the places of the batch in this rank's part of a pool, and their weights.
@@ -243,7 +202,7 @@ class SecondStage:
         weights, own = pool.weights, pool.own
         before, after = own.start, len(weights) - own.stop
         choose(weights[own], scores[own], self.size.floor, self._source, before, after, places, drawn)
-        self.measured.note_pool(own.stop - own.start)
+        self.measured.pool = own.stop - own.start
         self.weights = drawn
         return places, drawn
 
@@ -303,16 +262,3 @@ class SecondStage:
     def _seed_with(self, generator: np.random.Generator) -> None:
         self._generator = generator
         self._source = uniform_source(generator)
-
-
-# --- kernels -------------------------------------------------------------------------------
-
-
-@kernel
-def _copy_valid(values, scores):
-    """Copy scores; return whether all of them are finite and not negative."""
-    wrong = 0
-    for j in range(len(values)):
-        scores[j] = values[j]
-        wrong += not 0.0 <= scores[j] < np.inf
-    return wrong == 0

@@ -25,13 +25,12 @@ from avare._randomness import Seed, derive
 from avare.batch import Batch
 from avare.state import Field, Fields, State
 from avare.torch.loading.cursor import Cursor, without_end
-from avare.torch.loading.ranks import Mode, Ranks
-from avare.torch.loading.second_stage import Floats, Loaded, Pool, SecondStage, StageOptions, Take
+from avare.torch.loading.ranks import Floats, Mode, Ranks
+from avare.torch.loading.second_stage import Loaded, Pool, SecondStage, StageOptions, Take
 from avare.torch.loading.tensors import with_arrays, with_tensors
 from avare.torch.loading.weighted_batches import Collate, Items, Pairs
 
 _FORMAT = 1  # of the state; raise it when the meaning of a field changes
-_MOST = 1 << 62
 
 
 class StreamBatches:
@@ -66,12 +65,10 @@ class StreamBatches:
         self.cursor.ended = self._begin
         self._dataset, self._options = dataset, stage
         self._has_state = not in_workers and all(hasattr(dataset, name) for name in ("state_dict", "load_state_dict"))
-        common = self.ranks.agree(
-            {"batch_size": batch_size, "pool": str(stage), "_entropy": np.random.SeedSequence().entropy}
-        )
-        generator = np.random.default_rng(common["_entropy"] if seed is None else seed)
+        common_seed = self.ranks.agree({"batch_size": batch_size, "pool": str(stage)})
+        generator = np.random.default_rng(common_seed if seed is None else seed)
         own = derive(generator, self.ranks.world)[self.ranks.rank]
-        self.stage: SecondStage = SecondStage(stage, 1, np.inf, self.ranks.batch_size, own, whole=True)
+        self.stage: SecondStage = SecondStage(stage, self.ranks.batch_size, own, whole=True)
         self._saved: Any = None  # the state of the dataset, until the next iteration
         self._begin()
 
@@ -84,8 +81,10 @@ class StreamBatches:
         raise TypeError("the number of batches of a stream is not known")
 
     def deliver(self, read: Callable[[], Iterator[Any]], take: Take) -> Iterator[Any]:
-        """Begin an iteration, and return its batches: see `avare.torch.loading.second_stage.Source`."""
-        return self.cursor.deliver(partial(self._load, read), partial(self._complete, take), self._place)
+        """Begin an iteration, and return its batches. ``read`` begins to load units."""
+        return self.cursor.deliver(
+            partial(self._load, read), partial(self._complete, take), lambda _: self.cursor.position
+        )
 
     def _load(self, read: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """Begin an iteration, and return its pools. ``read`` begins to read the blocks."""
@@ -115,10 +114,6 @@ class StreamBatches:
         is_short = len(blocks) < unit or sizes[-1] < self.ranks.batch_size
         self._has_ended = self._has_state and is_short
         return found
-
-    def _place(self, _: list[Loaded]) -> int:
-        """Return the place of a pool in its epoch: a stream loses none."""
-        return self.cursor.position
 
     def pool_of(self, unit: int, loaded: list[Loaded] | Loaded) -> Pool | None:
         """Return the pool of some blocks, in which all examples have the same weight; None for a batch."""
@@ -160,9 +155,7 @@ class StreamBatches:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state: the next iteration continues its epoch."""
-        states.require_mapping(state)
-        found = with_arrays({key: value for key, value in state.items() if key != "stream"})
-        values = states.read_sealed(found, self._arguments(), self._fields(), "this loader")
+        values = states.read_sealed(with_arrays(state), self._arguments(), self._fields(), "this loader")
         self.cursor.load(values["epoch"], values["batches"])
         self.stage.load(values)
         self._blocks, self._examples = values["blocks"], values["examples"]
@@ -181,12 +174,8 @@ class StreamBatches:
         }
 
     def _fields(self) -> Fields:
-        counts = {name: Field(int, at_least=0, at_most=_MOST) for name in ("epoch", "batches", "blocks", "examples")}
-        return {
-            **counts,
-            "has_ended": Field(int, at_least=0, at_most=1),
-            **self.stage.fields(),
-        }
+        counts = dict.fromkeys(("epoch", "batches", "blocks", "examples"), Field(int, at_least=0, at_most=1 << 62))
+        return {**counts, "has_ended": Field(int, at_least=0, at_most=1), **self.stage.fields()}
 
     def _begin(self) -> None:
         """Begin an epoch: nothing of it has been read."""

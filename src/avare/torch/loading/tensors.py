@@ -1,13 +1,16 @@
 """Tensors and arrays: states that ``torch.save`` and ``torch.load(weights_only=True)`` carry, and reported numbers."""
 
+import io
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from avare import _validation as validation
-from avare.state import State
+from avare._files import write_whole
+from avare.state import State, require_mapping
 
 _COMMON = (torch.int64, torch.float32, torch.float64)  # types of indices, norms and scores
 
@@ -24,10 +27,28 @@ def with_tensors(state: Mapping[str, Any]) -> State:
 
 def with_arrays(state: Mapping[str, Any]) -> State:
     """Return a state with arrays in place of tensors, which may be on any device."""
+    require_mapping(state)
     try:
         return {str(key): _to_numpy(f"state[{key!r}]", value) for key, value in state.items()}
     except TypeError as error:
         raise ValueError(str(error)) from None
+
+
+def save(state: State, file: str) -> None:
+    """Write a state to a file, whole or not at all."""
+    content = io.BytesIO()
+    torch.save(state, content)
+    write_whole(Path(file), content.getvalue())
+
+
+def load(file: str, loader: Any) -> None:
+    """Load the state of a loader from a file in a framework's checkpoint."""
+    try:
+        loader.load_state_dict(torch.load(file, weights_only=True))
+    except Exception as error:  # torch has many kinds for a damaged file
+        reason = error if isinstance(error, ValueError) else "it is damaged"
+        advice = "resume from an older checkpoint, or delete this file to continue with no norms known"
+        raise ValueError(f"{file} cannot be loaded ({reason}): {advice}") from error
 
 
 def as_array(name: str, values: Any) -> Any:

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
@@ -82,8 +81,8 @@ class WeightedSampler(Sampler[int]):
         settings = {"num_samples": num_samples, "replacement": replacement, "seed": seed}
         if self._ranks.world > 1:
             settings["checksum of weights"] = checksum(tree.state())
-        common = self._ranks.agree({**settings, "_seed": np.random.SeedSequence().entropy})
-        self._draws = SeededTree(tree, common["_seed"] if seed is None else seed)
+        common_seed = self._ranks.agree(settings)
+        self._draws = SeededTree(tree, common_seed if seed is None else seed)
         self._pass = 0  # a number that identifies the current pass
         self._require_enough()
         self._begin(None)
@@ -229,12 +228,10 @@ class WeightedSampler(Sampler[int]):
     def _gathered(self, indices: Any, weights: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return indices and weights of all ranks, checked."""
         own: Any = None
-        found: list[Any] = [None] * self._ranks.world
         try:
             own = self._draws.tree.checked(indices, weights, "weights")
         finally:  # whatever it is, the other ranks must not wait
-            if self._ranks.world > 1:
-                dist.all_gather_object(found, (self._given, own))
+            found = self._ranks.objects((self._given, own))
         if self._ranks.world == 1:
             return own
         for rank, (given, pair) in enumerate(found):

@@ -84,7 +84,7 @@ def output_norms(
     >>> output_norms(torch.tensor([3.0, 1.0]), torch.tensor([1.0, 1.0]), loss=lambda z, y: (z - y).abs())
     tensor([1., 0.])
     """
-    check_not_finite(not_finite)
+    validation.choice("not_finite", not_finite, ("raise", "keep"))
     if (loss, label_smoothing, class_dim, reduction) == ("cross_entropy", 0.0, 1, "sum"):
         few = plain_norms(output, target)
         if few is not None:
@@ -171,12 +171,6 @@ def from_output_grad(grad: Tensor, *, not_finite: NotFinite = "raise") -> Tensor
     return _finite(_row_norms(grad), {"grad": grad}, not_finite)
 
 
-def check_not_finite(not_finite: str) -> None:
-    """Raise an error for any other way to treat values that are not finite."""
-    if not_finite not in ("raise", "keep"):
-        raise ValueError(f"not_finite = {not_finite!r}: must be 'raise' or 'keep'")
-
-
 def _norms(
     output: Tensor, target: Any, loss: Any, label_smoothing: float, class_dim: int, not_finite: NotFinite
 ) -> Tensor:
@@ -250,9 +244,8 @@ def _norms_of_indices(logits: Tensor, target: Tensor, output: Tensor, smoothing:
     if logits.is_contiguous():  # then positions are rows, of which some fit into the cache
         logits, own = logits.flatten(0, -2), own.flatten()
     some = max(1, _AT_A_TIME // max(logits[:1].numel(), 1))
-    parts, space = [(logits, own)], None
-    if len(own) > some:  # one part after another, in the same space
-        parts = list(zip(logits.split(some), own.split(some), strict=True))
+    parts, space = list(zip(logits.split(some), own.split(some), strict=True)), None
+    if len(parts) > 1:  # one part after another, in the same space
         space = logits.new_empty(0, dtype=torch.promote_types(logits.dtype, torch.float32))
     found = [
         _row_norms(class_gradients(part.flatten(0, -2), wanted.flatten(), smoothing, space)) for part, wanted in parts
@@ -313,7 +306,7 @@ def _require_floating(name: str, values: Any) -> None:
 
 def _finite(result: Tensor, sources: dict[str, Tensor], not_finite: NotFinite) -> Tensor:
     """Return the result, or raise an error that names what in the sources makes it NaN or infinite."""
-    check_not_finite(not_finite)
+    validation.choice("not_finite", not_finite, ("raise", "keep"))
     if not_finite == "raise" and not math.isfinite(result.sum().item()) and not torch.isfinite(result).all():
         for name, values in sources.items():  # a logit of -inf is valid: NaN and inf first
             refuse_where(torch.isnan(values) | torch.isposinf(values), name, values, "must be finite")

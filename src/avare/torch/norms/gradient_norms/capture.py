@@ -5,13 +5,12 @@ brings the gradients of these outputs, and with them the uses that count. The ne
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from avare.torch.norms.gradient_norms.graph import in_backward, parameter_uses
 from avare.torch.norms.gradient_norms.survey import Place
 from avare.torch.norms.gradient_norms.uses import SHARED, Recomputed, Use, tensors_of
 
@@ -67,8 +66,11 @@ class Capture:
         self._pass = None
         self.several = False
 
-    def count(self) -> int:
-        """Return the number of examples; raise an error if the uses do not agree."""
+    def check(self) -> int:
+        """Return the number of examples.
+
+        Raise an error if the uses do not agree, a gradient was not seen per example, or a recorded input has changed.
+        """
         first = self.uses[0]
         for use in self.uses:
             if use.count != first.count:
@@ -76,10 +78,6 @@ class Capture:
                     f"{use.place.title} has a batch of {use.count}, {first.place.title} one of {first.count}: "
                     f"the first dimension must be the batch, throughout the model; {SHARED}"
                 )
-        return first.count
-
-    def check(self) -> None:
-        """Raise an error if a gradient was not seen per example, or a recorded input has changed since."""
         for use in self.uses:
             use.check()
         for parameter in self._frozen:
@@ -88,6 +86,7 @@ class Capture:
         covered = {parameter for use in self.uses for parameter in use.place.parameters}
         for parameter in self._reached - covered:
             raise ValueError(self._unseen(parameter))
+        return first.count
 
     # --- hooks ------------------------------------------------------------------------
 
@@ -102,13 +101,14 @@ class Capture:
         if self.paused or self._within or not torch.is_grad_enabled():
             return
         place.refuse()
-        if (self.uses or self._reached) and not in_backward():
+        is_again = _backward_pass() >= 0  # checkpoints run parts of the model again
+        if (self.uses or self._reached) and not is_again:
             self.reset()
         outputs = [_base(output)] if rule is not None else tensors_of(output)
         trained = any(p.requires_grad and p not in self._excluded for p in place.parameters)
         if not trained or not any(each.requires_grad for each in outputs):
             return
-        if not in_backward():
+        if not is_again:
             self._called.append(module)
         if rule is not None:
             use = Use(place, args[0] if args else next(iter(kwargs.values())), output.shape)
@@ -120,7 +120,7 @@ class Capture:
 
     def _record(self, use: Use, j: int, gradient: Tensor) -> None:
         """Record the gradient of a module's output."""
-        now = torch._C._current_graph_task_id()
+        now = _backward_pass()
         if self._pass is None:
             self._pass = now
         self.several |= self._pass != now
@@ -148,7 +148,7 @@ class Capture:
         recomputed = {p for place in self._places if place.rule is None for p in place.parameters}
         watched = with_rule - recomputed - self._excluded
         calls = Counter(parameter for each in called for parameter in each.parameters(recurse=False))
-        for parameter, count in parameter_uses(output).items():
+        for parameter, count in Counter(_operands(output)).items():
             if parameter in watched and count > calls[parameter]:
                 raise ValueError(self._unseen(parameter))
         self._inspected = called
@@ -174,6 +174,24 @@ class _Hook:
 
     def __reduce__(self) -> Any:
         return _Hook, ()
+
+
+def _backward_pass() -> int:
+    """Return a number that identifies the present backward pass; -1 outside of one."""
+    return int(torch._C._current_graph_task_id())
+
+
+def _operands(output: Any) -> Iterator[nn.Parameter]:
+    """Return the parameters that each operation that led to an output took. Some microseconds per operation."""
+    stack = [each.grad_fn for each in tensors_of(output) if each.grad_fn is not None]
+    visited = set(stack)
+    while stack:
+        for source, _ in stack.pop().next_functions:
+            if hasattr(source, "variable"):
+                yield source.variable
+            elif source is not None and source not in visited:
+                visited.add(source)
+                stack.append(source)
 
 
 def _base(output: Tensor) -> Tensor:

@@ -8,11 +8,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from avare import _validation as validation
 from avare.torch.norms.gradient_norms.capture import Capture
 from avare.torch.norms.gradient_norms.survey import Place, parameters_of, survey
 from avare.torch.norms.gradient_norms.uses import Recomputed, Use
 from avare.torch.norms.layers.parts import Part, chunks, square_rows, squares
-from avare.torch.norms.outputs import NotFinite, check_not_finite, refuse_where
+from avare.torch.norms.outputs import NotFinite, refuse_where
 
 
 class GradientNorms:
@@ -153,9 +154,8 @@ class GradientNorms:
         Tensor
             Of shape (batch,), detached, in float32 or, if the model is, float64.
         """
-        if reduction not in ("mean", "sum"):
-            raise ValueError(f"reduction = {reduction!r}: must be 'mean' or 'sum'")
-        check_not_finite(not_finite)
+        validation.choice("reduction", reduction, ("mean", "sum"))
+        validation.choice("not_finite", not_finite, ("raise", "keep"))
         capture = self._capture
         if not capture.uses:
             raise RuntimeError("no backward pass to give the norms of: attach, call the model, then loss.backward()")
@@ -164,9 +164,8 @@ class GradientNorms:
                 "several backward passes without a forward pass between them, or one within another, as reentrant "
                 "checkpoints have: ask for the norms after each, or make checkpoints with use_reentrant=False"
             )
-        count = capture.count()
+        count = capture.check()
         factors = _factors(weight, count)
-        capture.check()
         device = capture.uses[0].device
         capture.paused = True
         try:

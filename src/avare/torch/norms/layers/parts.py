@@ -10,7 +10,7 @@ without writing the gradients out:
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,35 +18,16 @@ from torch import Tensor
 _LARGEST = 1 << 22  # numbers in memory at a time: fewer fit into the cache, more use all cores
 
 
-class Part(Protocol):
-    """What one use of a parameter adds to the gradient of each example.
-
-    >>> part: Part = Dense(torch.tensor([[3.0, 4.0]]))
-    >>> part.rows(slice(None))
-    tensor([[3., 4.]])
-    """
-
-    def rows(self, examples: slice) -> Tensor:
-        """Return these gradients for some examples, in shape (examples, size of the parameter)."""
-        ...
-
-
+@dataclass(slots=True, eq=False)
 class Dense:
     """Gradients that are small enough to store: of a bias, or of a normalisation.
 
-    Parameters
-    ----------
-    values
-        The gradients, of shape (batch, size of the parameter).
-
-    Examples
-    --------
     >>> Dense(torch.tensor([[3.0, 4.0], [0.0, 1.0]])).rows(slice(1, 2))
     tensor([[0., 1.]])
     """
 
-    def __init__(self, values: Tensor) -> None:
-        self.values = values
+    values: Tensor
+    """The gradients, of shape (batch, size of the parameter)."""
 
     def rows(self, examples: slice) -> Tensor:
         """Return the gradients of some examples."""
@@ -111,6 +92,10 @@ class OneHot:
         return result.scatter_add_(1, indices.unsqueeze(2).expand_as(values), values).flatten(1)
 
 
+Part: TypeAlias = Dense | Outer | OneHot
+"""What one use of a parameter adds to the gradient of each example."""
+
+
 def squares(parts: Sequence[Part]) -> Tensor | None:
     """Return the squared norm of the sum of the parts per example; None if the gradients must be written out."""
     dense = [part for part in parts if isinstance(part, Dense)]
@@ -122,9 +107,11 @@ def squares(parts: Sequence[Part]) -> Tensor | None:
         return None
     if not places:
         return _square_outers(outers)
+    indices = torch.cat([part.indices for part in places], dim=1)
+    place = OneHot(indices, torch.cat([part.values for part in places], dim=1), places[0].height)
     if not outers:
-        return _square_places(places)
-    return (_square_outers(outers) + _square_places(places) + 2.0 * _cross(outers, places)).clamp_(min=0.0)
+        return _square_place(place)
+    return (_square_outers(outers) + _square_place(place) + 2.0 * _cross(outers, place)).clamp_(min=0.0)
 
 
 def square_rows(values: Tensor) -> Tensor:
@@ -158,27 +145,25 @@ def _square_outers(parts: Sequence[Outer]) -> Tensor:
     return torch.cat(results)
 
 
-def _square_places(parts: Sequence[OneHot]) -> Tensor:
+def _square_place(part: OneHot) -> Tensor:
     """Add the gradients of the same row within each example, then square."""
-    indices = torch.cat([part.indices for part in parts], dim=1)
-    values = torch.cat([part.values for part in parts], dim=1)
+    indices, values = part.indices, part.values
     if indices.shape[1] == 1:
         return square_rows(values)
     results = []
     for examples in chunks(len(values), 2 * values.shape[1] * values.shape[2]):
         these = values[examples]
-        offsets = torch.arange(len(these), device=values.device).unsqueeze(1) * parts[0].height
+        offsets = torch.arange(len(these), device=values.device).unsqueeze(1) * part.height
         keys, order = torch.unique((indices[examples] + offsets).flatten(), return_inverse=True)
         sums = values.new_zeros(len(keys), values.shape[2]).index_add_(0, order, these.flatten(0, 1))
         each = values.new_zeros(len(these))
-        results.append(each.index_add_(0, keys // parts[0].height, square_rows(sums)))
+        results.append(each.index_add_(0, keys // part.height, square_rows(sums)))
     return torch.cat(results)
 
 
-def _cross(outers: Sequence[Outer], places: Sequence[OneHot]) -> Tensor:
+def _cross(outers: Sequence[Outer], place: OneHot) -> Tensor:
     """Return the inner product of the two sums, for a layer that shares its weight with an embedding."""
-    indices = torch.cat([part.indices for part in places], dim=1)
-    values = torch.cat([part.values for part in places], dim=1)
+    indices, values = place.indices, place.values
     positions = sum(part.sizes[3] for part in outers)
     results = []
     for examples in chunks(len(values), positions * (2 * values.shape[1] + sum(outers[0].sizes[1:3]))):

@@ -31,7 +31,6 @@ Test a rule by comparing its norms with one backward pass per example, as this p
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple
 
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
@@ -43,13 +42,8 @@ Rule = Callable[[nn.Module, Tensor, Tensor], Iterable[tuple[nn.Parameter, Part]]
 Refusal = Callable[[nn.Module], str | None]
 
 
-class _Entry(NamedTuple):
-    rule: Rule
-    parameters: tuple[str, ...]
-    attributes: tuple[str, ...]
-
-
-_RULES: dict[type[nn.Module] | str, _Entry] = {}  # by class, or by the pattern of a class's full name
+# By class, or by the pattern of a class's full name: a rule, and the names of parameters and of attributes.
+_RULES: dict[type[nn.Module] | str, tuple[Rule, Sequence[str], Sequence[str]]] = {}
 _REFUSALS: dict[type[nn.Module], Refusal] = {}
 
 
@@ -91,7 +85,7 @@ def register(
     """
 
     def enter(rule: Rule) -> Rule:
-        _RULES.update(dict.fromkeys(kinds, _Entry(rule, tuple(parameters), tuple(attributes))))
+        _RULES.update(dict.fromkeys(kinds, (rule, parameters, attributes)))
         return rule
 
     return enter
@@ -123,20 +117,19 @@ def rule_of(module: nn.Module) -> Rule | None:
             same = all(
                 getattr(type(module), name, None) is getattr(kind, name, None) for name in ("forward", "_conv_forward")
             )
-            return _rule_if_it_fits(_RULES[kind], module) if same else None
+            return _rule_if_it_fits(module, *_RULES[kind]) if same else None
     full = f"{type(module).__module__}.{type(module).__qualname__}"
     for pattern, entry in _RULES.items():
         if isinstance(pattern, str) and fnmatchcase(full, pattern):
-            return _rule_if_it_fits(entry, module)
+            return _rule_if_it_fits(module, *entry)
     return None
 
 
-def _rule_if_it_fits(entry: _Entry, module: nn.Module) -> Rule | None:
+def _rule_if_it_fits(module: nn.Module, rule: Rule, names: Sequence[str], attributes: Sequence[str]) -> Rule | None:
     """Return the rule if the module has the parameters and attributes that the rule knows, and no others."""
-    names = entry.parameters
     plain = all(name in module._parameters for name in names if getattr(module, name, None) is not None)
-    fits = plain and set(module._parameters) <= set(names) and all(hasattr(module, name) for name in entry.attributes)
-    return entry.rule if fits else None
+    fits = plain and set(module._parameters) <= set(names) and all(hasattr(module, name) for name in attributes)
+    return rule if fits else None
 
 
 def refusal_of(module: nn.Module) -> str | None:

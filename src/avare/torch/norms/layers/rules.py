@@ -100,9 +100,7 @@ def norm_over_features(module: nn.Module, inputs: Tensor, gradients: Tensor) -> 
     return _affine(module, inputs, gradients, range(1, inputs.ndim - module.weight.ndim))
 
 
-@register(
-    nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm,
-)  # fmt: skip
+@register(nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 def norm_over_channels(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Parts:
     """Over groups of channels, or by running statistics, which are constants in evaluation mode."""
     return _affine(module, inputs, gradients, range(2, gradients.ndim))
