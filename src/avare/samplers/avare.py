@@ -12,7 +12,7 @@ from avare._compilation import lean
 from avare._randomness import Seed
 from avare.batch import weigh_into
 from avare.samplers.kernels import register_kernels
-from avare.samplers.memory import unit_of
+from avare.samplers.memory import unit_for
 from avare.samplers.registry import register
 from avare.samplers.remembering import Remembering
 from avare.schedules import floor_at
@@ -111,22 +111,22 @@ class Avare(Remembering):
 class AvareState(NamedTuple):
     """What the kernels of `Avare` read and write."""
 
-    memory: Any  # the arrays of `Buckets`
+    structure: Any  # the arrays of `Buckets`
     floor: tuple[float, ...]
     replacement: bool
     moments: NDArray[np.float64]
-    share: float
+    memory: float
 
 
 @lean
 def _draw_kernel(state, step, source, indices, probabilities, weights):
-    draw(state.memory, floor_at(state.floor, step), state.replacement, source, indices, probabilities, weights)
+    draw(state.structure, floor_at(state.floor, step), state.replacement, source, indices, probabilities, weights)
     weigh_into(weights, probabilities, state.replacement)
 
 
 @lean
 def _learn_kernel(state, indices, norms):
-    store(state.memory, indices, norms, unit_of(state.moments, state.share, norms), state.share)
+    store(state.structure, indices, norms, unit_for(state.moments, state.memory, norms), state.memory)
 
 
 register_kernels(AvareState, draw=_draw_kernel, learn=_learn_kernel)

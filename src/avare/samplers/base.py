@@ -28,7 +28,7 @@ from avare.structures.cells import MAX_EXAMPLES
 
 _LARGEST_BATCH = 1 << 31
 SMALLEST_PROBABILITY = 1e-300
-"""Below it, a weight is not finite."""
+"""Below it, a weight may not be finite."""
 LARGEST_NORM = 1e140
 """Samplers that sum up squares take larger norms for this, so that no square overflows."""
 _FIXED = {"n", "present", "batch_size", "replacement", "capacity"}  # kernels rely on them
@@ -159,7 +159,7 @@ class Sampler(Stateful, ABC):
         """Call `update` and then `sample`, in less time: for a loop that does one after the other.
 
         The result is exactly the same. It saves some microseconds if the sampler learns by kernels, as `Calibrated` and
-        `Avare` do, and the arrays are of int64 and float64.
+        `Avare` do, and the arrays are of int64 and float64. The methods `draw` and `learn` are then not called.
 
         Parameters
         ----------
@@ -220,6 +220,7 @@ class Sampler(Stateful, ABC):
         """Return the remembered norms of some examples, or of all; NaN for those without one. O(1) each.
 
         By default all are NaN: `Avare`, `Calibrated`, `Passes` and other samplers that remember norms return theirs.
+        `Avare` starts from norms of 0, and returns these.
         """
         return np.full(self.n if indices is None else len(indices), np.nan)
 

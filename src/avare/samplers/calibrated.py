@@ -14,7 +14,7 @@ from avare._compilation import lean
 from avare._randomness import Seed
 from avare.batch import weigh_into
 from avare.samplers.kernels import register_kernels
-from avare.samplers.memory import present_unit, unit_of
+from avare.samplers.memory import current_unit, unit_for
 from avare.samplers.registry import register
 from avare.samplers.remembering import Remembering
 from avare.schedules import floor_at
@@ -132,7 +132,7 @@ class Calibrated(Remembering):
         If the two agree, the remembered norms can be trusted.
         """
         with self._lock:
-            found, unit = self._structure.calibration(), present_unit(self._moments, self.memory)
+            found, unit = self._structure.calibration(), current_unit(self._moments, self.memory)
             return found._replace(remembered=unit * found.remembered, expected=unit * found.expected)
 
     @property
@@ -171,27 +171,27 @@ _SMALLEST_PRIOR, _LARGEST_PRIOR = 1e-9, 1e9  # beyond these, either the prior or
 class CalibratedState(NamedTuple):
     """What the kernels of `Calibrated` read and write."""
 
-    memory: Any  # the arrays of `CalibratedCells`
+    structure: Any  # the arrays of `CalibratedCells`
     prior: float
     decay: float
     batch_size: int
     floor: tuple[float, ...]
     replacement: bool
     moments: NDArray[np.float64]
-    share: float
+    memory: float
 
 
 @lean
 def _draw_kernel(state, step, source, indices, probabilities, weights):
     floor = floor_at(state.floor, step)
-    draw(state.memory, state.prior, floor, state.replacement, source, indices, probabilities, weights)
+    draw(state.structure, state.prior, floor, state.replacement, source, indices, probabilities, weights)
     weigh_into(weights, probabilities, state.replacement)
 
 
 @lean
 def _learn_kernel(state, indices, norms):
-    unit = unit_of(state.moments, state.share, norms)
-    learn(state.memory, state.decay ** (len(indices) / state.batch_size), indices, norms, unit, state.share)
+    unit = unit_for(state.moments, state.memory, norms)
+    learn(state.structure, state.decay ** (len(indices) / state.batch_size), indices, norms, unit, state.memory)
 
 
 register_kernels(CalibratedState, draw=_draw_kernel, learn=_learn_kernel)

@@ -10,11 +10,13 @@ was seen long ago would look large. `Calibrated` averages squares instead, becau
 
 Each batch whose norms are reported in full gives an unbiased estimate of the mean norm, :math:`\sum_j w_j n_j / N`. The
 unit is the geometric mean of these over roughly the last thirty batches. So it follows norms that fall or grow at any
-constant rate, up to a constant factor, which does not matter. A batch of zeros does not change it. A batch far above it
-starts it again, and so do norms that are reported before any batch.
+constant rate, up to a constant factor, which does not matter. A batch of zeros does not change it, and a batch far
+above it starts it again. Norms that are reported before any batch start it with their mean.
 
-*Example.* With :math:`\rho` = 0.5, an example has the norms 4 and 6 at two visits, while the mean norm is 2 and then 1.
-Its memory is 2, and then 0.5 · 2 + 0.5 · 6 = 4: at present, four times the mean norm.
+`Avare` starts from norms of 0, so that for it a remembered 0 counts as none: the next norm is taken in full.
+
+*Example.* With :math:`\rho` = 0.5, an example has the norms 4 and 6 at two visits, while the unit is 2 and then 1. Its
+memory is 2, and then 0.5 · 2 + 0.5 · 6 = 4: at that time, four times the unit.
 """
 
 import math
@@ -28,7 +30,7 @@ from avare._compilation import inlined, lean
 DECAY = 0.97  # per batch: the unit looks back roughly thirty batches
 JUMP = 10.0  # octaves above the unit: a batch that is higher starts the unit again
 LOG, COUNT = 4, 5
-"""Where the sums of the gain have the decaying sums of the logarithms of mean norms, to base 2, and of 1."""
+"""Places in the sums of `avare.samplers.gain`: the sum of the logarithms of mean norms, to base 2, and their number."""
 _GIVEN = 1e-9  # how many batches the initial norms count for: less than any batch
 
 
@@ -42,10 +44,10 @@ def start(moments: NDArray[np.float64], norms: NDArray[np.float64]) -> float:
     mean = float((norms / len(norms)).sum())
     if mean > 0.0:
         moments[LOG], moments[COUNT] = _GIVEN * math.log2(mean), _GIVEN
-    return present_unit(moments, 1.0)
+    return current_unit(moments, 1.0)
 
 
-def present_unit(moments: NDArray[np.float64], share: float) -> float:
+def current_unit(moments: NDArray[np.float64], share: float) -> float:
     """Return the unit of remembered norms: 1 for the last norm, or if nothing above 0 was reported yet."""
     return float(2.0 ** (moments[LOG] / moments[COUNT])) if share > 0.0 and moments[COUNT] > 0.0 else 1.0
 
@@ -66,7 +68,7 @@ def add_mean(moments, mean):
 
 
 @lean
-def unit_of(moments, share, norms):
+def unit_for(moments, share, norms):
     """Return the unit for norms that were reported; those before any batch start it."""
     if share == 0.0:
         return 1.0

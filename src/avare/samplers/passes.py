@@ -13,7 +13,7 @@ from avare._compilation import inlined, kernel
 from avare._randomness import Seed
 from avare.samplers.base import LARGEST_NORM, Sampler
 from avare.samplers.kernels import register_kernels
-from avare.samplers.memory import average, checked_share, present_unit, unit_of
+from avare.samplers.memory import average, checked_share, current_unit, unit_for
 from avare.samplers.registry import register
 from avare.state import Field, Fields, State, require_permutation
 from avare.structures.systematic import draw_systematically, in_safe_units, inclusion
@@ -107,7 +107,7 @@ class Passes(Sampler):
     def norms(self, indices: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         with self._lock:
             found = self._norms if indices is None else self._norms[indices]
-            return np.where(found == _UNSEEN, math.nan, found * present_unit(self._moments, self.memory))
+            return np.where(found == _UNSEEN, math.nan, found * current_unit(self._moments, self.memory))
 
     def compute_probabilities(self) -> NDArray[np.float64]:
         drawn, count = self._progress
@@ -224,7 +224,7 @@ def _learn_kernel(state, indices, norms):
         for j in range(len(indices)):
             state.norms[indices[j]] = min(norms[j], LARGEST_NORM)
         return
-    unit = unit_of(state.moments, state.memory, norms)
+    unit = unit_for(state.moments, state.memory, norms)
     for j in range(len(indices)):
         norm = average(state.norms[indices[j]], norms[j] / unit, state.memory)
         state.norms[indices[j]] = min(norm, LARGEST_NORM)

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from avare import schedules
 from avare.samplers.base import one_per_example
 from avare.samplers.growing import Growing
-from avare.samplers.memory import checked_share, present_unit, start
+from avare.samplers.memory import checked_share, current_unit, start
 
 
 class Remembering(Growing):
@@ -37,7 +37,7 @@ class Remembering(Growing):
 
     def norms(self, indices: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         with self._lock:
-            return np.asarray(self._structure.norms(indices)) * present_unit(self._moments, self.memory)
+            return np.asarray(self._structure.norms(indices)) * current_unit(self._moments, self.memory)
 
     def _initial(self, norms: ArrayLike) -> NDArray[np.float64]:
         """Return the initial norms, checked, in their unit."""
@@ -45,7 +45,7 @@ class Remembering(Growing):
         return values / start(self._moments, values) if self.memory > 0.0 else values
 
     def _values_of_new(self, norms: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
-        return None if norms is None else norms / present_unit(self._moments, self.memory)
+        return None if norms is None else norms / current_unit(self._moments, self.memory)
 
     def compute_probabilities(self) -> NDArray[np.float64]:
         return np.asarray(self._structure.probabilities(self.floor))

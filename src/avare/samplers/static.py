@@ -133,13 +133,13 @@ class Static(Growing):
 class StaticState(NamedTuple):
     """What the kernels of `Static` read and write."""
 
-    memory: Any  # the arrays of `Buckets`
+    structure: Any  # the arrays of `Buckets`
     replacement: bool
 
 
 @kernel
 def _draw_kernel(state, step, source, indices, probabilities, weights):
-    draw(state.memory, 0.0, state.replacement, source, indices, probabilities, weights)
+    draw(state.structure, 0.0, state.replacement, source, indices, probabilities, weights)
     weigh_into(weights, probabilities, state.replacement)
 
 

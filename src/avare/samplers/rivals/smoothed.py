@@ -149,7 +149,7 @@ class Limited(Smoothed):
 class SmoothedState(NamedTuple):
     """What the kernels of all such samplers read and write."""
 
-    memory: Any  # the arrays of `Buckets`
+    structure: Any  # the arrays of `Buckets`
     floor: float
     share: float
     drawn_with: NDArray[np.float64]
@@ -160,13 +160,13 @@ def draw_smoothed(state, source, indices, probabilities, weights):
     """Draw a batch; return which draws came from the uniform part: all of them, if no weight is above zero."""
     n = len(state.drawn_with)
     uniform = np.empty(len(indices), dtype=np.bool_)
-    law = weigh(state.memory, solve(state.memory, state.floor))
-    propose(state.memory, law, source, indices, indices, probabilities)
+    law = weigh(state.structure, solve(state.structure, state.floor))
+    propose(state.structure, law, source, indices, indices, probabilities)
     for j in range(len(indices)):
         uniform[j] = next_uniform(source) < state.share or law.above == 0
         if uniform[j]:
             indices[j] = draw_below(n, source)
-            probabilities[j] = mass_of(state.memory, law, indices[j])
+            probabilities[j] = mass_of(state.structure, law, indices[j])
         probabilities[j] = (1.0 - state.share) * probabilities[j] / law.scale + state.share / n
         state.drawn_with[indices[j]] = probabilities[j]
     weigh_into(weights, probabilities, True)

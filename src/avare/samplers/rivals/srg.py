@@ -111,7 +111,7 @@ def _learn_kernel(state, indices, norms):
         if state.awaited[indices[j]]:
             refreshed[count], values[count] = indices[j], norms[j]
             count += 1
-    store(state.mixture.memory, refreshed[:count], values[:count])
+    store(state.mixture.structure, refreshed[:count], values[:count])
     for j in range(len(indices)):
         state.awaited[indices[j]] = False
 
