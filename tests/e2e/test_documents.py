@@ -21,7 +21,6 @@ WITH_FRAMEWORKS = (
     ROOT / "docs" / "frameworks.md"
 )  # its snippets run in tests/torch, where their frameworks are imported
 MOST_WORDS = 35  # of a sentence
-NOT_YET = {"datasets.md", "experiments.md", "frameworks.md", "linear.md", "sampling.md", "solvers.md", "torch.md"}
 
 REGISTRIES = [
     (avare.samplers.registry, "_KINDS"),
@@ -91,7 +90,7 @@ def sentences(page: Path) -> Iterator[str]:
 def test_sentences_are_short(page: Path) -> None:
     words = {each: len(re.findall(r"\S*\w\S*", each)) for each in sentences(page)}
     long = [f"{count} words: {' '.join(each.split())}" for each, count in words.items() if count > MOST_WORDS]
-    assert bool(long) == (page.name in NOT_YET), "\n".join(long) or f"{page.name} is no longer in NOT_YET"
+    assert not long, "\n".join(long)
 
 
 def test_the_index_of_benchmarks_has_every_script_and_make_runs_what_it_marks() -> None:
