@@ -22,7 +22,7 @@ several problems, with and without weights, and are otherwise a guess.
 """
 
 
-class Preconditioner(NamedTuple):
+class DiagonalPreconditioner(NamedTuple):
     """How steps scale with the columns of X, so that data need not be scaled."""
 
     inverse: Vector
@@ -45,16 +45,18 @@ def column_curvatures(problem: Linear) -> Vector:
     return np.tile(squares, problem.outputs) + problem.penalty.l2
 
 
-def diagonal_preconditioner(problem: Linear) -> Preconditioner:
+def diagonal_preconditioner(problem: Linear) -> DiagonalPreconditioner:
     """Measure the columns of X. O(size of X)."""
     rows = _rows_of(problem)
     curvature = rows.squares(largest_curvatures(problem)) + problem.penalty.l2[: problem.width]
     inverse = np.divide(1.0, curvature, out=np.zeros_like(curvature), where=curvature > 0.0)
     shift = np.zeros(problem.width) if rows.means is None else np.append(rows.means + rows.shift, 0.0)
-    return Preconditioner(inverse, shift, np.sqrt(rows.lengths(inverse)).astype(np.float32))
+    return DiagonalPreconditioner(inverse, shift, np.sqrt(rows.lengths(inverse)).astype(np.float32))
 
 
-def automatic_step_size(problem: Linear, preconditioner: Preconditioner, batch_size: int, rows: Any = None) -> float:
+def automatic_step_size(
+    problem: Linear, preconditioner: DiagonalPreconditioner, batch_size: int, rows: Any = None
+) -> float:
     """Choose a step size, 1 / (5 S / m + 10 L).
 
     S is the sum of the smoothness constants and L the constant of the sum, both in the preconditioner. The power method
@@ -77,7 +79,7 @@ def automatic_step_size(problem: Linear, preconditioner: Preconditioner, batch_s
     return 1.0 / (total / (_OF_BATCH * batch_size) + largest / _OF_SUM)
 
 
-def sampler_options(problem: Linear, preconditioner: Preconditioner) -> dict[str, Vector]:
+def sampler_options(problem: Linear, preconditioner: DiagonalPreconditioner) -> dict[str, Vector]:
     """Return norms for the first step, and the smoothness of each example: both in the preconditioner."""
     lengths, weights = preconditioner.lengths.astype(np.float64), problem.model.sample_weight
     norms = lengths * weights if len(weights) else lengths
