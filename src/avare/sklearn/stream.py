@@ -11,13 +11,12 @@ import numpy as np
 from avare._randomness import Seed
 from avare.problems import Linear
 from avare.problems.base import Vector
-from avare.solvers.arguments import resolve_sampler
+from avare.solvers.arguments import resolve_sampler, sizes_of
 from avare.solvers.estimators.table import TableEstimator
 from avare.solvers.loop import Loop, Monitoring
 from avare.solvers.preconditioner import DiagonalPreconditioner, automatic_step_size, sampler_options
 from avare.solvers.run import Run, run_of
 from avare.solvers.saga import SagaSteps
-from avare.solvers.step_sizes import sizes_of
 
 
 class Moments(NamedTuple):

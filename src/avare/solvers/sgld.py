@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from avare.problems import Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
+from avare.solvers.arguments import StepSize
 from avare.solvers.chains import ChainOptions, Control, Precondition, draw_chains
 from avare.solvers.dynamics import Dynamics
 from avare.solvers.kernels import add_penalty, move_by_gradient, update_kernel
@@ -27,7 +28,6 @@ from avare.solvers.loop import Callback, Monitoring
 from avare.solvers.metric import Metric, colour, whiten
 from avare.solvers.run import Chain
 from avare.solvers.sghmc import Hamiltonian
-from avare.solvers.step_sizes import StepSize
 
 _WIDER = 1.05**2 - 1.0
 """By how much gradient noise and the step may increase variances: standard deviations by 5 %, as documented."""
