@@ -100,16 +100,23 @@ def test_tuning_returns_a_result_and_changes_nothing() -> None:
     metric = metric_at(problem, mode)
     first = Tuned(mode, mode, points_around(problem, mode, metric, 16), N, metric, mode, "auto")
     options = ChainOptions(problem, dynamics)
-    fixed = TuningOptions(
-        first, dynamics, options.build_sampler, moves_anchor=False, changes_metric=False, grows_batches=False
-    )
-    build_steps = partial(ChainSteps, options, dynamics)
-    found, other = (
-        tune(problem, build_steps, fixed),
-        tune(problem, build_steps, dataclasses.replace(fixed, moves_anchor=True)),
-    )
+    build_steps = partial(ChainSteps, options.of_short_chains())
+    fixed = TuningOptions(first, dynamics, options.build_sampler, build_steps, False, False, False)
+    found, other = (tune(problem, each) for each in (fixed, fixed._replace(moves_anchor=True)))
     assert found.anchor is mode and found.metric is metric and found.batch_size == N and found.step_size > 0.1
     assert found.starts.shape == (4, problem.dim) and not np.array_equal(other.anchor, mode)
     assert first.step_size == "auto" and first.starts is mode
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         found.step_size = 1.0  # type: ignore[misc]  # the point
+
+
+def test_draws_refine_the_metric_with_more_examples_too() -> None:
+    """Draws are thinned such that the gradients at them count, as they are up to 62,500 examples."""
+    problem, dynamics = make("Logistic", n=5000), Hamiltonian(1.0)
+    mode = problem.minimize()
+    metric = metric_at(problem, mode)
+    first = Tuned(mode, mode, points_around(problem, mode, metric, 16), 32, metric, mode, "auto")
+    options = ChainOptions(problem, dynamics)
+    build_steps = partial(ChainSteps, options.of_short_chains())
+    found = tune(problem, TuningOptions(first, dynamics, options.build_sampler, build_steps, True, True, False))
+    assert found.metric is not metric and found.step_size > 0.1

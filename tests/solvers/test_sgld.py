@@ -15,11 +15,11 @@ from scipy import sparse
 import avare
 from avare.problems import Generic, LeastSquares
 from avare.solvers import Chain, DivergenceWarning, Progress
+from avare.solvers.arguments import sizes_of
 from avare.solvers.estimators.plain import PlainEstimator
 from avare.solvers.loop import Loop, Monitoring, run_loops
 from avare.solvers.metric import diagonal
 from avare.solvers.sgld import Langevin
-from avare.solvers.arguments import sizes_of
 from avare.solvers.steps import Steps
 from linear_models import N, make, plainly
 
