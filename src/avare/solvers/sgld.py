@@ -82,7 +82,7 @@ def sgld(
         the norms of the differences. By default "mode" if the step size is "auto", otherwise "none".
     precondition : {"none", "hessian", "moments"} or array_like, optional
         The metric in which steps are made. "none": no scaling. "hessian": the inverse Hessian at the mode, so that
-        columns may be scaled, correlated or dummies. It is a whole matrix for up to 256 coordinates; for more it is a
+        columns may be scaled, correlated or dummies. It is a whole matrix for up to 1000 coordinates; for more it is a
         diagonal plus 32 directions. "moments": a diagonal, one over the mean square of the gradient estimate, adapted
         until `burn_in`. Or your own diagonal. By default "hessian" if the step size is "auto", otherwise "none".
     batch_size : int, optional
