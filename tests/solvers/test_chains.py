@@ -414,11 +414,7 @@ def test_automatic_steps_keep_the_widening_small() -> None:
         ({"start": np.zeros((3, 4)), "chains": 2}, ValueError, r"start has shape \(3, 4\): must be \(4,\) or \(2, 4\)"),
         ({"progress": "yes"}, TypeError, "progress = 'yes'"),
         ({"resume": {"method": "sgd"}}, ValueError, "resume lacks 'chains'"),
-        (
-            {"callback": lambda now: None},
-            ValueError,
-            'callback is called after each evaluation, and evaluate = "never"',
-        ),
+        ({"callback": lambda now: None}, ValueError, 'after each evaluation, and evaluate = "never"'),
         ({"problem": make("Logistic", l1=0.5)}, ValueError, r"problem has l1 = 0.5"),
         ({"method": "sghmc", "friction": 0.0}, ValueError, "friction = 0"),
     ],

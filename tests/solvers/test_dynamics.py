@@ -94,29 +94,18 @@ def test_the_arguments_of_a_call_stay_as_they_are(dynamics: Dynamics) -> None:
     assert np.array_equal(first.draws, second.draws) and first.step_size == second.step_size
 
 
-def test_tuning_returns_a_result_and_changes_nothing() -> None:
-    problem, dynamics = make("Logistic"), Hamiltonian(1.0)
-    mode = problem.minimize()
+@pytest.mark.parametrize("n", [N, 5000])
+def test_tuning_returns_a_result_and_changes_nothing(n: int) -> None:
+    """Up to 62,500 examples, draws are thinned such that the gradients at them count, and refine the metric."""
+    problem, dynamics = make("Logistic", n=n), Hamiltonian(1.0)
+    mode, options = problem.minimize(), ChainOptions(problem, dynamics)
     metric = metric_at(problem, mode)
-    first = Tuned(mode, mode, points_around(problem, mode, metric, 16), N, metric, mode, "auto")
-    options = ChainOptions(problem, dynamics)
-    build_steps = partial(ChainSteps, options.of_short_chains())
-    fixed = TuningOptions(first, dynamics, options.build_sampler, build_steps, False, False, False)
-    found, other = (tune(problem, each) for each in (fixed, fixed._replace(moves_anchor=True)))
-    assert found.anchor is mode and found.metric is metric and found.batch_size == N and found.step_size > 0.1
-    assert found.starts.shape == (4, problem.dim) and not np.array_equal(other.anchor, mode)
-    assert first.step_size == "auto" and first.starts is mode
+    first = Tuned(mode, mode, points_around(problem, mode, metric, 16), 150, metric, mode, "auto")
+    steps = partial(ChainSteps, options.of_short_chains())
+    fixed, free = (TuningOptions(first, dynamics, options.build_sampler, steps, x, x, False) for x in (False, True))
+    found, other = tune(problem, fixed), tune(problem, free)
+    assert found.anchor is mode and found.metric is metric and found.batch_size == 150 and found.step_size > 0.1
+    assert other.metric is not metric and not np.array_equal(other.anchor, mode)
+    assert found.starts.shape == (4, problem.dim) and first.step_size == "auto" and first.starts is mode
     with pytest.raises(AttributeError):
         found.step_size = 1.0  # type: ignore[misc]  # the point
-
-
-def test_draws_refine_the_metric_with_more_examples_too() -> None:
-    """Draws are thinned such that the gradients at them count, as they are up to 62,500 examples."""
-    problem, dynamics = make("Logistic", n=5000), Hamiltonian(1.0)
-    mode = problem.minimize()
-    metric = metric_at(problem, mode)
-    first = Tuned(mode, mode, points_around(problem, mode, metric, 16), 32, metric, mode, "auto")
-    options = ChainOptions(problem, dynamics)
-    build_steps = partial(ChainSteps, options.of_short_chains())
-    found = tune(problem, TuningOptions(first, dynamics, options.build_sampler, build_steps, True, True, False))
-    assert found.metric is not metric and found.step_size > 0.1

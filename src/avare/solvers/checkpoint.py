@@ -3,7 +3,7 @@
 A run has groups of arrays, a mapping of names to such tuples. The kernels of a tuple declare which of its arrays to
 save (`avare.solvers.kernels`); by default all are. `saved` flattens the groups, ``{"estimator/slopes": array, ...}``.
 A saved state is checked against the `fields_of` a run that was built with the same arguments: each array must have the
-same shape and dtype, and be finite. `restore` then cannot fail, and fills the arrays in place.
+same shape and dtype, and be finite. Filling the arrays in place then cannot fail.
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,6 @@ from avare.state import Field, State, checksum, plain
 
 ArrayGroups = Mapping[str, Any]
 
-ANY_NUMBER = {"at_least": -np.inf, "at_most": np.inf, "also": np.nan}
-
 
 def saved(groups: ArrayGroups) -> State:
     """Return all arrays by their names, without a copy."""
@@ -30,12 +28,6 @@ def saved(groups: ArrayGroups) -> State:
 def fields_of(groups: ArrayGroups) -> dict[str, Field]:
     """Return what a saved state must hold for these groups."""
     return {name: Field(own.dtype, own.shape) for name, own in saved(groups).items()}
-
-
-def restore(groups: ArrayGroups, values: State) -> None:
-    """Continue from what a saved state held."""
-    for name, own in saved(groups).items():
-        own[...] = values[name]
 
 
 @dataclass

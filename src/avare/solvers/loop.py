@@ -31,7 +31,7 @@ from avare._progress import Line
 from avare.problems.base import Vector
 from avare.samplers.stateful import read_state, replace_state
 from avare.solvers.arguments import Sizes
-from avare.solvers.checkpoint import ANY_NUMBER, Checkpoint, fields_of, part_of, restore, run_checksum, saved
+from avare.solvers.checkpoint import Checkpoint, fields_of, part_of, run_checksum, saved
 from avare.solvers.kernels import NEVER
 from avare.solvers.steps import Steps
 from avare.solvers.trace import COLUMNS, TYPE, Row, Trace, evaluation_steps
@@ -278,7 +278,7 @@ class Loop:
             "seconds": Field(float, at_least=0.0),
             "x": Field(np.float64, method.x.shape),
             "draws": Field(np.float64, self.draws(step).shape),
-            "rows": Field(np.float64, (None, len(COLUMNS)), **ANY_NUMBER),
+            "rows": Field(np.float64, (None, len(COLUMNS)), -np.inf, np.inf, also=np.nan),
             "checksum": Field(int),
             "noise": None if self.noise is None else Field(np.random.Generator),
             **fields_of(method.array_groups()),
@@ -299,7 +299,8 @@ class Loop:
         self.step, self.seconds, self.noise = values["step"], values["seconds"], values.get("noise")
         method.x[:] = values["x"]
         self.draws(self.step)[:] = values["draws"]
-        restore(method.array_groups(), values)
+        for name, own in saved(method.array_groups()).items():
+            own[...] = values[name]
         self.rows = [Row(int(each[0]), *each[1:]) for each in values["rows"].tolist()]
 
 

@@ -43,6 +43,33 @@ class DiagonalPreconditioner(NamedTuple):
     lengths: NDArray[np.float32]
     """The length of each row in the preconditioner, sqrt(sum_j D_j a_ij^2)."""
 
+    def step_size(self, problem: Linear, batch_size: int, rows: Any = None) -> float:
+        """Choose a step size, 1 / (5 S / m + 10 L).
+
+        S is the sum of the smoothness constants and L the constant of the sum, both in the preconditioner. The power
+        method on some rows estimates L; they can be centred by other means than their own.
+        """
+        curvatures = largest_curvatures(problem)
+        constants = curvatures * self.lengths.astype(np.float64) ** 2
+        total = float(constants.sum())
+        if total == 0.0:
+            return 1.0
+        generator = np.random.default_rng(0)
+        chosen = generator.choice(problem.n, min(_ROWS, 4 * problem.n), p=constants / total)
+        weights = curvatures[chosen] * total / (len(chosen) * constants[chosen])
+        rows, root = (rows or _rows_of(problem)).subset(chosen), np.sqrt(self.inverse)
+        largest = largest_eigenvalue(
+            lambda direction: root * rows.sums(weights[:, None] * rows.outputs(root * direction)),
+            generator.standard_normal((1, problem.width)),
+        )
+        return 1.0 / (total / (_OF_BATCH * batch_size) + largest / _OF_SUM)
+
+    def sampler_options(self, problem: Linear) -> dict[str, Vector]:
+        """Return norms for the first step, and the smoothness of each example: both in the preconditioner."""
+        lengths, weights = self.lengths.astype(np.float64), problem.model.sample_weight
+        norms = lengths * weights if len(weights) else lengths
+        return {"initial_norms": norms, "smoothness": problem.curvature * norms * lengths}
+
 
 def largest_curvatures(problem: Linear) -> Vector:
     """Return the largest curvature of the loss of each example, times its weight."""
@@ -65,30 +92,6 @@ def diagonal_preconditioner(problem: Linear) -> DiagonalPreconditioner:
     return DiagonalPreconditioner(inverse, shift, np.sqrt(rows.lengths(inverse)).astype(np.float32))
 
 
-def automatic_step_size(
-    problem: Linear, preconditioner: DiagonalPreconditioner, batch_size: int, rows: Any = None
-) -> float:
-    """Choose a step size, 1 / (5 S / m + 10 L).
-
-    S is the sum of the smoothness constants and L the constant of the sum, both in the preconditioner. The power method
-    on some rows estimates L; they can be centred by other means than their own.
-    """
-    curvatures = largest_curvatures(problem)
-    constants = curvatures * preconditioner.lengths.astype(np.float64) ** 2
-    total = float(constants.sum())
-    if total == 0.0:
-        return 1.0
-    generator = np.random.default_rng(0)
-    chosen = generator.choice(problem.n, min(_ROWS, 4 * problem.n), p=constants / total)
-    weights = curvatures[chosen] * total / (len(chosen) * constants[chosen])
-    rows, root = (rows or _rows_of(problem)).subset(chosen), np.sqrt(preconditioner.inverse)
-    largest = largest_eigenvalue(
-        lambda direction: root * rows.sums(weights[:, None] * rows.outputs(root * direction)),
-        generator.standard_normal((1, problem.width)),
-    )
-    return 1.0 / (total / (_OF_BATCH * batch_size) + largest / _OF_SUM)
-
-
 def largest_eigenvalue(product: Callable[[Vector], Vector], start: Vector) -> float:
     """Estimate the largest eigenvalue by the power method, from below, from the products with a positive matrix."""
     direction, largest = start, 0.0
@@ -96,13 +99,6 @@ def largest_eigenvalue(product: Callable[[Vector], Vector], start: Vector) -> fl
         direction = product(direction / max(float(np.linalg.norm(direction)), 1e-300))
         largest = float(np.linalg.norm(direction))
     return largest
-
-
-def sampler_options(problem: Linear, preconditioner: DiagonalPreconditioner) -> dict[str, Vector]:
-    """Return norms for the first step, and the smoothness of each example: both in the preconditioner."""
-    lengths, weights = preconditioner.lengths.astype(np.float64), problem.model.sample_weight
-    norms = lengths * weights if len(weights) else lengths
-    return {"initial_norms": norms, "smoothness": problem.curvature * norms * lengths}
 
 
 def warn_of_scales(problem: Linear, start: Vector, run: Run) -> None:

@@ -22,12 +22,7 @@ from avare.solvers.arguments import DEFAULT, resolve_sampler, sizes_of
 from avare.solvers.estimators.table import TableEstimator
 from avare.solvers.kernels import update_kernel
 from avare.solvers.loop import Callback, Loop, Monitoring
-from avare.solvers.preconditioner import (
-    DiagonalPreconditioner,
-    automatic_step_size,
-    diagonal_preconditioner,
-    sampler_options,
-)
+from avare.solvers.preconditioner import DiagonalPreconditioner, diagonal_preconditioner
 from avare.solvers.run import Run, run_of
 from avare.solvers.steps import Steps
 
@@ -126,9 +121,9 @@ def saga(
     elif step_size != "auto":
         raise ValueError(f'step_size = {step_size!r}: must be a number or "auto"')
     preconditioner = diagonal_preconditioner(problem)
-    sampler = resolve_sampler(problem, sampler, batch_size, seed, **sampler_options(problem, preconditioner))
+    sampler = resolve_sampler(problem, sampler, batch_size, seed, **preconditioner.sampler_options(problem))
     x = np.zeros(problem.dim) if start is None else problem.vector("start", start).copy()
-    size = automatic_step_size(problem, preconditioner, sampler.batch_size) if isinstance(step_size, str) else step_size
+    size = preconditioner.step_size(problem, sampler.batch_size) if isinstance(step_size, str) else step_size
     estimator = TableEstimator(problem, x, sampler.batch_size, lengths=preconditioner.lengths)
     steps = SagaSteps(sampler, estimator, preconditioner, size, tol)
     monitoring = Monitoring(evaluate, progress, callback)
