@@ -21,7 +21,7 @@ WITH_FRAMEWORKS = (
     ROOT / "docs" / "frameworks.md"
 )  # its snippets run in tests/torch, where their frameworks are imported
 MOST_WORDS = 35  # of a sentence
-NOT_YET = {"datasets.md", "experiments.md", "frameworks.md", "linear.md", "sampling.md", "solvers.md", "torch.md"}
+NOT_YET = {"datasets.md", "experiments.md", "frameworks.md", "linear.md", "torch.md"}
 
 REGISTRIES = [
     (avare.samplers.registry, "_KINDS"),
