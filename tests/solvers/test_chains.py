@@ -14,6 +14,7 @@ import numba
 import numpy as np
 import pandas
 import pytest
+from scipy import sparse
 
 import avare
 from avare.diagnostics import convergence
@@ -352,15 +353,35 @@ def test_steps_are_short_enough_for_a_wall() -> None:
 @pytest.mark.compiled
 def test_wide_models_take_a_metric_of_low_rank() -> None:
     generator = np.random.default_rng(0)
-    X = np.diag(10.0 ** generator.uniform(-1.0, 1.0, 300))  # above 256 columns the metric is not a whole matrix
+    X = np.diag(10.0 ** generator.uniform(-1.0, 1.0, 1100))  # above 1000 columns the metric is not a whole matrix
     for k in range(0, 24, 2):  # 12 pairs that are nearly collinear: a diagonal would not do
         X[:, k + 1] = X[:, k] + 0.1 * X[:, k + 1]
-    problem = avare.problems.LeastSquares(X, generator.normal(size=300), l2=0.01)
-    exact = np.sqrt(np.diag(np.linalg.inv(problem.hessian(np.zeros(300)))))
+    problem = avare.problems.LeastSquares(sparse.csr_matrix(X), generator.normal(size=1100), l2=0.01)
+    exact = np.sqrt(np.diag(np.linalg.inv(problem.hessian(np.zeros(1100)))))
     chain = avare.sghmc(problem, steps=5000, seed=0)
     # More than 3000 effective draws: 1 / sqrt(6000), five times over.
     assert chain.noise is not None and chain.noise.ess.min() > 3000.0 and not chain.warnings
     assert np.abs(chain.std() / exact - 1.0).max() < 0.065
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dim", [300, 1100])
+def test_more_steep_directions_than_a_metric_of_low_rank_has(method: str, dim: int) -> None:
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(80, 25)) @ generator.normal(size=(25, dim))
+    problem = avare.problems.LeastSquares(X, X[:, 0] + generator.normal(size=80), l2=1.0)
+    chain = METHODS[method](problem, steps=300, chains=2, seed=0)
+    assert chain.status == "finished" and (dim > 300 or chain.step_size > 0.1)  # it diverged, or steps are short
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_automatic_steps_are_stable_in_any_metric(method: str) -> None:
+    problem = make("LeastSquares")  # with curvatures up to 100
+    chain = METHODS[method](problem, precondition="none", control="mode", steps=100, chains=1, seed=0)
+    largest = np.linalg.eigvalsh(problem.hessian(np.zeros(4)))[-1]
+    power = {"sgld": 1.0, "sghmc": 0.5}[method]
+    assert 0.1 < chain.step_size * largest**power < 1.0  # 2 is stable
 
 
 @pytest.mark.compiled
@@ -393,11 +414,7 @@ def test_automatic_steps_keep_the_widening_small() -> None:
         ({"start": np.zeros((3, 4)), "chains": 2}, ValueError, r"start has shape \(3, 4\): must be \(4,\) or \(2, 4\)"),
         ({"progress": "yes"}, TypeError, "progress = 'yes'"),
         ({"resume": {"method": "sgd"}}, ValueError, "resume lacks 'chains'"),
-        (
-            {"callback": lambda now: None},
-            ValueError,
-            'callback is called after each evaluation, and evaluate = "never"',
-        ),
+        ({"callback": lambda now: None}, ValueError, 'after each evaluation, and evaluate = "never"'),
         ({"problem": make("Logistic", l1=0.5)}, ValueError, r"problem has l1 = 0.5"),
         ({"method": "sghmc", "friction": 0.0}, ValueError, "friction = 0"),
     ],

@@ -94,22 +94,18 @@ def test_the_arguments_of_a_call_stay_as_they_are(dynamics: Dynamics) -> None:
     assert np.array_equal(first.draws, second.draws) and first.step_size == second.step_size
 
 
-def test_tuning_returns_a_result_and_changes_nothing() -> None:
-    problem, dynamics = make("Logistic"), Hamiltonian(1.0)
-    mode = problem.minimize()
+@pytest.mark.parametrize("n", [N, 5000])
+def test_tuning_returns_a_result_and_changes_nothing(n: int) -> None:
+    """Up to 62,500 examples, draws are thinned such that the gradients at them count, and refine the metric."""
+    problem, dynamics = make("Logistic", n=n), Hamiltonian(1.0)
+    mode, options = problem.minimize(), ChainOptions(problem, dynamics)
     metric = metric_at(problem, mode)
-    first = Tuned(mode, mode, points_around(problem, mode, metric, 16), N, metric, mode, "auto")
-    options = ChainOptions(problem, dynamics)
-    fixed = TuningOptions(
-        first, dynamics, options.build_sampler, moves_anchor=False, changes_metric=False, grows_batches=False
-    )
-    build_steps = partial(ChainSteps, options, dynamics)
-    found, other = (
-        tune(problem, build_steps, fixed),
-        tune(problem, build_steps, dataclasses.replace(fixed, moves_anchor=True)),
-    )
-    assert found.anchor is mode and found.metric is metric and found.batch_size == N and found.step_size > 0.1
-    assert found.starts.shape == (4, problem.dim) and not np.array_equal(other.anchor, mode)
-    assert first.step_size == "auto" and first.starts is mode
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    first = Tuned(mode, mode, points_around(problem, mode, metric, 16), 150, metric, mode, "auto")
+    steps = partial(ChainSteps, options.of_short_chains())
+    fixed, free = (TuningOptions(first, dynamics, options.build_sampler, steps, x, x, False) for x in (False, True))
+    found, other = tune(problem, fixed), tune(problem, free)
+    assert found.anchor is mode and found.metric is metric and found.batch_size == 150 and found.step_size > 0.1
+    assert other.metric is not metric and not np.array_equal(other.anchor, mode)
+    assert found.starts.shape == (4, problem.dim) and first.step_size == "auto" and first.starts is mode
+    with pytest.raises(AttributeError):
         found.step_size = 1.0  # type: ignore[misc]  # the point

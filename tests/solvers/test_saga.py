@@ -12,7 +12,7 @@ from scipy import sparse
 import avare
 from avare.problems import Generic, LeastSquares, Linear, Logistic
 from avare.solvers import DivergenceWarning
-from avare.solvers.preconditioner import automatic_step_size, diagonal_preconditioner, largest_curvatures
+from avare.solvers.preconditioner import diagonal_preconditioner, largest_curvatures
 from linear_models import PROBLEMS, N, make, saved_and_loaded
 from sampler_checks import own_names
 
@@ -162,8 +162,8 @@ def test_the_preconditioner_is_one_over_the_curvature_of_each_column(csr: bool, 
     scaled = rows * np.sqrt(curvatures[:, None] * found.inverse)
     largest = float(np.linalg.eigvalsh(scaled.T @ scaled)[-1])
     # The power method on a sample of the rows: L is right to a third.
-    assert 1.0 / (5.0 * (scaled**2).sum() / 4 + 13.0 * largest) < automatic_step_size(problem, found, 4)
-    assert automatic_step_size(problem, found, 4) < 1.0 / (5.0 * (scaled**2).sum() / 4 + 6.7 * largest)
+    assert 1.0 / (5.0 * (scaled**2).sum() / 4 + 13.0 * largest) < found.step_size(problem, 4)
+    assert found.step_size(problem, 4) < 1.0 / (5.0 * (scaled**2).sum() / 4 + 6.7 * largest)
 
 
 @pytest.mark.parametrize("csr", [False, True])

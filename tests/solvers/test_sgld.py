@@ -15,11 +15,11 @@ from scipy import sparse
 import avare
 from avare.problems import Generic, LeastSquares
 from avare.solvers import Chain, DivergenceWarning, Progress
+from avare.solvers.arguments import sizes_of
 from avare.solvers.estimators.plain import PlainEstimator
 from avare.solvers.loop import Loop, Monitoring, run_loops
 from avare.solvers.metric import diagonal
 from avare.solvers.sgld import Langevin
-from avare.solvers.step_sizes import sizes_of
 from avare.solvers.steps import Steps
 from linear_models import N, make, plainly
 
@@ -124,17 +124,9 @@ def test_chains_that_did_not_diverge_are_kept() -> None:
     problem = Generic(
         3, 1, batch_gradient=lambda x, indices, weights: (weights.sum() * x**3, np.full(len(indices), abs(x[0]) ** 3))
     )
+    starts, sampler = [[0.0], [1e3], [0.5]], avare.Uniform(3, 1, seed=0)
     with pytest.warns(DivergenceWarning, match="chain 1 diverged at step"):
-        chain = sgld(
-            problem,
-            avare.Uniform(3, 1, seed=0),
-            0.01,
-            steps=50,
-            burn_in=9,
-            chains=3,
-            start=[[0.0], [1e3], [0.5]],
-            seed=1,
-        )
+        chain = sgld(problem, sampler, 0.01, steps=50, burn_in=9, chains=3, start=starts, seed=1)
     assert chain.status == "diverged" and chain.sound == [0, 2] and chain.steps == 50
     assert chain.draws.shape == (2, 41, 1) and np.isfinite(chain.draws).all() and abs(chain.mean()[0]) < 3.0
     assert len(chain.traces) == 3
@@ -173,17 +165,9 @@ def test_an_error_in_a_chain_is_raised_and_ends_the_others(monkeypatch: pytest.M
         if now.chain == 1:
             raise RuntimeError("mine")
 
+    sampler, options = avare.Avare(N, 5, seed=1), {"steps": 10**7, "thin": 10**6, "evaluate": 50}
     with pytest.raises(RuntimeError, match="mine"):
-        sgld(
-            make("Logistic"),
-            avare.Avare(N, 5, seed=1),
-            SIZES,
-            steps=10**7,
-            chains=2,
-            thin=10**6,
-            evaluate=50,
-            callback=fail,
-        )
+        sgld(make("Logistic"), sampler, SIZES, chains=2, callback=fail, **options)
 
 
 def test_progress_names_the_chains(capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,7 +188,7 @@ def test_noise_drawn_ahead_is_bounded() -> None:
     noise = Counting(np.random.PCG64(0))
     update = Langevin().build(diagonal(np.ones(len(x))), noise)
     steps = Steps("sgld", avare.Uniform(3, 3, seed=0), PlainEstimator(problem, x), update)
-    run_loops([Loop(steps, Monitoring("never", progress=False, callback=None), sizes_of(1e-3), 20, noise=noise)])
+    run_loops([Loop(steps, Monitoring(), sizes_of(1e-3), 20, noise=noise)])
     assert max(counts) == 1 << 20 and sum(counts) == 20 * len(x)
 
 

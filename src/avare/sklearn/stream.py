@@ -11,13 +11,12 @@ import numpy as np
 from avare._randomness import Seed
 from avare.problems import Linear
 from avare.problems.base import Vector
-from avare.solvers.arguments import resolve_sampler
+from avare.solvers.arguments import resolve_sampler, sizes_of
 from avare.solvers.estimators.table import TableEstimator
 from avare.solvers.loop import Loop, Monitoring
-from avare.solvers.preconditioner import DiagonalPreconditioner, automatic_step_size, sampler_options
+from avare.solvers.preconditioner import DiagonalPreconditioner
 from avare.solvers.run import Run, run_of
 from avare.solvers.saga import SagaSteps
-from avare.solvers.step_sizes import sizes_of
 
 
 class Moments(NamedTuple):
@@ -62,7 +61,7 @@ def one_epoch(
     if moments.means.any():
         rows.means = shift[: rows.columns] = moments.means
     metric = DiagonalPreconditioner(inverse, shift, np.sqrt(rows.lengths(inverse)).astype(np.float32))
-    size = scale * automatic_step_size(problem, metric, batch_size, rows)
-    draws = resolve_sampler(problem, sampler, batch_size, seed, **sampler_options(problem, metric))
+    size = scale * metric.step_size(problem, batch_size, rows)
+    draws = resolve_sampler(problem, sampler, batch_size, seed, **metric.sampler_options(problem))
     steps = SagaSteps(draws, TableEstimator(problem, start, batch_size, lengths=metric.lengths), metric, size, 0.0)
-    return run_of(Loop(steps, Monitoring("never", False, None), sizes_of(size), steps.epoch_steps), size, None)
+    return run_of(Loop(steps, Monitoring(), sizes_of(size), steps.epoch_steps), size, None)

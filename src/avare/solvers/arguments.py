@@ -1,14 +1,22 @@
-"""Arguments that all solvers share: a problem, and a sampler for it, given as an object or by its name."""
+"""Arguments that all solvers share: a problem, a sampler for it, given as an object or by its name, and step sizes."""
 
 import inspect
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from avare import _validation as validation
 from avare._randomness import Seed
 from avare.problems import Problem
+from avare.problems.base import Vector
 from avare.samplers import Sampler, build, get, names
+from avare.schedules import Schedule, constant
 
+StepSize: TypeAlias = Schedule | float | Callable[[int], float]
+Sizes: TypeAlias = Callable[[int, int], Vector]
+"""A function of (first, count) that returns the sizes of steps."""
 DEFAULT = "Calibrated"
 """The sampler of `saga` by default."""
 _BATCH = 32
@@ -55,3 +63,28 @@ def check_pair(problem: Any, sampler: Any, **by_name: Any) -> None:
     for name, value in by_name.items():
         if value is not None:
             raise ValueError(f"{name} = {value!r}: the sampler has its own; pass it only with the name of a sampler")
+
+
+def sizes_of(step_size: Any) -> Sizes:
+    """Return a function of (first, count) that returns the sizes of steps."""
+    if isinstance(step_size, int | float | np.floating) and not isinstance(step_size, bool):
+        step_size = constant(validation.number("step_size", step_size, above=0.0))
+    if not callable(step_size):
+        raise TypeError(f'step_size = {step_size!r}: must be "auto", a number, a schedule or a function of the step')
+    schedule: Callable[[Any], Any] = step_size
+
+    def sizes(first: int, count: int) -> Vector:
+        steps, values = np.arange(first, first + count), np.empty(count)
+        if count == 0:
+            return values
+        found = schedule(steps) if isinstance(schedule, Schedule) else list(map(schedule, steps.tolist()))
+        try:  # no view, because a kernel for read-only arrays would be another one
+            values[:] = validation.real("step_size", found)
+        except (TypeError, ValueError):
+            raise TypeError(f"step_size({first}) = {found[0]!r}: must be one number for each step") from None
+        faults = np.flatnonzero(~((values >= 0.0) & (values < np.inf)))
+        if faults.size:
+            raise ValueError(f"step_size({steps[faults[0]]}) = {values[faults[0]]}: must be finite and not negative")
+        return values
+
+    return sizes

@@ -8,7 +8,7 @@ dynamics that correct for gradient noise.
 import copy
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -19,20 +19,19 @@ from avare import _validation as validation
 from avare.problems import Linear, Problem, ToleranceWarning
 from avare.problems.base import Vector
 from avare.samplers import Sampler, Uniform
-from avare.solvers.arguments import check_pair, check_problem, resolve_sampler
-from avare.solvers.checkpoint import ArrayGroups, read
+from avare.solvers.arguments import check_pair, check_problem, resolve_sampler, sizes_of
+from avare.solvers.checkpoint import ArrayGroups, fields_of, part_of
 from avare.solvers.convergence import ConvergenceWarning, convergence_report
 from avare.solvers.dynamics import Dynamics
 from avare.solvers.estimators.plain import GradientsAtMode, PlainEstimator
 from avare.solvers.estimators.table import TableEstimator
-from avare.solvers.kernels import IterateRecord, record_of
-from avare.solvers.loop import Loop, Monitoring, part_of, run_loops
+from avare.solvers.kernels import record_of
+from avare.solvers.loop import Loop, Monitoring, run_loops
 from avare.solvers.metric import Metric, blank, covariance, diagonal, metric_at, root_of
 from avare.solvers.run import Chain, ended
-from avare.solvers.step_sizes import sizes_of
 from avare.solvers.steps import Steps
-from avare.solvers.tuning import POINTS, Tuned, TuningOptions, expected_norms, points_around, tune
-from avare.state import Field, State, refuse_unless, require_mapping, require_same
+from avare.solvers.tuning import POINTS, STEPS, Tuned, TuningOptions, expected_norms, points_around, tune
+from avare.state import Field, State, read, refuse_unless, require_mapping, require_same
 
 Control = Literal["none", "mode", "saga"] | ArrayLike | None
 Precondition = Literal["none", "hessian", "moments"] | ArrayLike | None
@@ -56,8 +55,8 @@ The batches of measurements cost 3.2 % of those of the steps; the period is a gu
 """
 _ADAPTATIONS = 20
 """Adaptations of the scale during the burn-in: a guess."""
+_UNWATCHED = Monitoring()
 _SEED = 20  # any number: what is measured does not depend on the seed of a chain
-_UNWATCHED = Monitoring("never", progress=False, callback=None)
 
 
 @dataclass
@@ -115,6 +114,12 @@ class ChainOptions:
             if asked:
                 raise TypeError(f"{what} {needs}; {instead}")
 
+    def of_short_chains(self) -> "ChainOptions":
+        """Return the options of the short chains of tuning, which keep every draw."""
+        other = copy.copy(self)
+        other.dynamics, other.steps, other.burn_in, other.thin = self.dynamics.probe(), STEPS, 0, 1
+        return other
+
     def build_sampler(self, tuned: Tuned, seed: Any) -> Sampler:
         """Return the given sampler, or one that is built by its name."""
         if isinstance(self.sampler, Sampler):
@@ -151,10 +156,10 @@ def draw_chains(
     samplers = [sampler, *map(sampler.copy_with_seed, seeds[chains + 1 :])]
     loops = []
     for k, (sampler, x, noise) in enumerate(zip(samplers, starts, noises, strict=True)):
-        steps = ChainSteps(options, dynamics, tuned, sampler, x, noise)
+        steps = ChainSteps(options, tuned, sampler, x, noise)
         loops.append(Loop(steps, monitoring, sizes_of(tuned.step_size), options.steps, noise=noise, chain=k))
     if resume is not None:
-        read_all = [loop.read(part_of(resume, k)) for k, loop in enumerate(loops)]  # before anything changes
+        read_all = [loop.read(part_of(resume, str(k))) for k, loop in enumerate(loops)]  # before anything changes
         for loop, values in zip(loops, read_all, strict=True):
             loop.resume(*values)
     run_loops(loops)
@@ -192,24 +197,25 @@ def _prepare(options: ChainOptions, state: Mapping[str, Any] | None) -> Tuned:
         at_mode = metric_at(problem, mode) if measures and isinstance(problem, Linear) else metric
         points = points_around(problem, mode, at_mode, len(points))
         metric = at_mode if whole else metric
-        first = replace(first, mode=mode, anchor=mode, starts=mode, points=points, metric=metric)
+        first = first._replace(mode=mode, anchor=mode, starts=mode, points=points, metric=metric)
     if not (options.automatic and isinstance(problem, Linear)):
         return first
-    dynamics, moves = options.dynamics, options.control == "mode" and options.point is None
-    choices = TuningOptions(first, dynamics, options.build_sampler, moves, whole, options.batch_size is None)
-    return tune(problem, partial(ChainSteps, options, dynamics.probe()), choices)
+    moves, grows = options.control == "mode" and options.point is None, options.batch_size is None
+    steps_of = partial(ChainSteps, options.of_short_chains())
+    return tune(problem, TuningOptions(first, options.dynamics, options.build_sampler, steps_of, moves, whole, grows))
 
 
 def _read_tuned(options: ChainOptions, first: Tuned, state: Mapping[str, Any]) -> Tuned:
     """Return what an earlier call has found; the chains restore their own metrics."""
-    size, metric = options.step_size, first.metric
+    step, size, metric = options.step_size, first.batch_size, first.metric
     if options.automatic:
-        size = Field(float, at_least=5e-324).read(state, "step_size", "resume")
+        step = Field(float, at_least=5e-324).read(state, "step_size", "resume")
+        if options.batch_size is None and not isinstance(options.sampler, Sampler):  # batches may have grown
+            size = Field(int, at_least=1, at_most=options.problem.n).read(state, "0/sampler/batch_size", "resume")
     if options.precondition == "hessian":
         metric = blank(options.problem.dim)
-    bounds = {"tuning/rows": {"at_least": 1, "at_most": options.problem.n}}
-    anchor, points, rows = read(part_of(state, 0), {"tuning": first.arrays()}, bounds).values()
-    return Tuned(anchor, anchor, points, int(rows[0]), metric, anchor, size)
+    anchor, points = read(part_of(state, "0"), fields_of({"tuning": first}), "resume").values()
+    return Tuned(anchor, anchor, points, size, metric, anchor, step)
 
 
 def _mode(problem: Problem) -> Vector:
@@ -258,8 +264,6 @@ class ChainSteps(Steps):
     Parameters
     ----------
     options : ChainOptions
-    dynamics : Dynamics
-        Those of the options, or their `probe`.
     tuned : Tuned
         Where known gradients are taken, and the metric.
     sampler : Sampler
@@ -267,28 +271,19 @@ class ChainSteps(Steps):
         The first iterate.
     noise : Generator
         What the state of the dynamics draws from.
-    record : IterateRecord, optional
-        What to keep of the iterates; by default the draws that the options ask for.
     """
 
     def __init__(
-        self,
-        options: ChainOptions,
-        dynamics: Dynamics,
-        tuned: Tuned,
-        sampler: Sampler,
-        start: Vector,
-        noise: np.random.Generator,
-        record: IterateRecord | None = None,
+        self, options: ChainOptions, tuned: Tuned, sampler: Sampler, start: Vector, noise: np.random.Generator
     ) -> None:
-        self._dynamics, self._tuned = dynamics, tuned
+        self._dynamics, self._tuned = options.dynamics, tuned
         self._metric = Metric(*(each.copy() for each in tuned.metric))  # a chain may adapt it
         self._adapt_until = options.burn_in if options.precondition == "moments" else 0
         point = tuned.anchor if options.control == "mode" else None
         estimator = build_estimator(options.problem, options.control, start.copy(), sampler.batch_size, point)
-        if record is None:
-            record = record_of(len(start), options.steps, burn_in=options.burn_in, thin=options.thin)
-        super().__init__(dynamics.name, sampler, estimator, dynamics.build(self._metric, noise), record)
+        record = record_of(len(start), options.steps, burn_in=options.burn_in, thin=options.thin)
+        dynamics, state = options.dynamics, options.dynamics.build(self._metric, noise)
+        super().__init__(dynamics.name, sampler, estimator, state, record)
         self._corrects = dynamics.corrects_noise and sampler.independent
         dim = self.problem.dim
         covariances = np.zeros((dim, dim) if len(self._metric.factor) else dim)
@@ -338,7 +333,7 @@ class ChainSteps(Steps):
 
     def array_groups(self) -> ArrayGroups:
         """Return what to save besides the iterate."""
-        own = {"metric": self._metric, "measured": self._measured, "tuning": self._tuned.arrays()}
+        own = {"metric": self._metric, "measured": self._measured, "tuning": self._tuned}
         return {**super().array_groups(), **own}
 
 

@@ -2,8 +2,8 @@
 
 A run has groups of arrays, a mapping of names to such tuples. The kernels of a tuple declare which of its arrays to
 save (`avare.solvers.kernels`); by default all are. `saved` flattens the groups, ``{"estimator/slopes": array, ...}``.
-`read` checks a saved state against the groups of a run that was built with the same arguments: each array must have the
-same shape and dtype, and be within its bounds. `restore` then cannot fail, and fills the arrays in place.
+A saved state is checked against the `fields_of` a run that was built with the same arguments: each array must have the
+same shape and dtype, and be finite. Filling the arrays in place then cannot fail.
 """
 
 from collections.abc import Mapping
@@ -17,10 +17,6 @@ from avare.solvers.kernels import SAVED
 from avare.state import Field, State, checksum, plain
 
 ArrayGroups = Mapping[str, Any]
-Bounds = Mapping[str, Mapping[str, float]]
-
-ANY_NUMBER = {"at_least": -np.inf, "at_most": np.inf, "also": np.nan}
-_SAMPLER = "sampler/"  # before the names of the sampler's fields
 
 
 def saved(groups: ArrayGroups) -> State:
@@ -29,18 +25,9 @@ def saved(groups: ArrayGroups) -> State:
     return {f"{name}/{key}": getattr(groups[name], key) for name in groups for key in names[name]}
 
 
-def read(state: Mapping[str, Any], groups: ArrayGroups, bounds: Bounds) -> State:
-    """Return the fields for `restore`, or raise a ``ValueError`` that names one. Nothing changes."""
-    return {
-        name: Field(own.dtype, own.shape, **bounds.get(name, {})).read(state, name, "resume")
-        for name, own in saved(groups).items()
-    }
-
-
-def restore(groups: ArrayGroups, values: State) -> None:
-    """Continue from what `read` returned."""
-    for name, own in saved(groups).items():
-        own[...] = values[name]
+def fields_of(groups: ArrayGroups) -> dict[str, Field]:
+    """Return what a saved state must hold for these groups."""
+    return {name: Field(own.dtype, own.shape) for name, own in saved(groups).items()}
 
 
 @dataclass
@@ -60,17 +47,15 @@ class Checkpoint:
                 f"the sampler has drawn {self.sampler.steps - self.drawn} batches since this run ended: "
                 "call state_dict() before it draws again"
             )
-        state.update({_SAMPLER + key: value for key, value in self.sampler.state_dict().items()})
+        state |= {f"sampler/{key}": value for key, value in self.sampler.state_dict().items()}
         return {**state, "checksum": run_checksum(state)}
 
 
-def split(state: Mapping[str, Any]) -> tuple[State, State]:
-    """Return a run's own fields, and the state of its sampler."""
-    own = {key: plain(value) for key, value in state.items() if not key.startswith(_SAMPLER)}
-    return own, {key.removeprefix(_SAMPLER): each for key, each in state.items() if key.startswith(_SAMPLER)}
+def part_of(state: Mapping[str, Any], name: str) -> State:
+    """Return the part of a state that belongs to a chain, or to the sampler."""
+    return {key.removeprefix(f"{name}/"): each for key, each in state.items() if key.startswith(f"{name}/")}
 
 
 def run_checksum(state: Mapping[str, Any]) -> int:
-    """The checksum of a run's own fields; the sampler's state has its own, which is used for it."""
-    own = {key: each for key, each in split(state)[0].items() if key != "checksum"}
-    return checksum({**own, "sampler": plain(state.get(_SAMPLER + "checksum"))})
+    """Return the checksum of a run, its sampler included."""
+    return checksum({key: plain(each) for key, each in state.items() if key != "checksum"})

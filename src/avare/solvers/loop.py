@@ -30,12 +30,12 @@ from avare import _validation as validation
 from avare._progress import Line
 from avare.problems.base import Vector
 from avare.samplers.stateful import read_state, replace_state
-from avare.solvers.checkpoint import ANY_NUMBER, Checkpoint, read, restore, run_checksum, saved, split
+from avare.solvers.arguments import Sizes
+from avare.solvers.checkpoint import Checkpoint, fields_of, part_of, run_checksum, saved
 from avare.solvers.kernels import NEVER
-from avare.solvers.step_sizes import Sizes
 from avare.solvers.steps import Steps
 from avare.solvers.trace import COLUMNS, TYPE, Row, Trace, evaluation_steps
-from avare.state import Field, State, generator_to_text, refuse_unless, require_checksum, require_same
+from avare.state import Field, State, generator_to_text, read, refuse_unless, require_checksum, require_same
 
 _CHUNK_SECONDS = 0.05
 """Length of a chunk, after which the loop looks for Ctrl-C: shorter than a person notices."""
@@ -112,9 +112,9 @@ Callback: TypeAlias = Callable[[Progress], bool | None]
 class Monitoring(NamedTuple):
     """How to watch a run: arguments that all solvers have."""
 
-    evaluate: Any
-    progress: bool
-    callback: Callback | None
+    evaluate: Any = "never"
+    progress: bool = False
+    callback: Callback | None = None
 
 
 @dataclass
@@ -271,26 +271,24 @@ class Loop:
 
     def read(self, state: Mapping[str, Any]) -> tuple[State, State]:
         """Return what `resume` takes from a saved state, or raise a ``ValueError``. Nothing changes."""
-        own, of_sampler = split(state)
         method = self.method
-        require_same(own, method.settings(), "resume", "this run")
-        step = Field(int, at_least=0, at_most=self.steps).read(own, "step", "resume")
+        require_same(state, method.settings(), "resume", "this run")
+        step = Field(int, at_least=0, at_most=self.steps).read(state, "step", "resume")
         fields = {
             "seconds": Field(float, at_least=0.0),
             "x": Field(np.float64, method.x.shape),
             "draws": Field(np.float64, self.draws(step).shape),
-            "rows": Field(np.float64, (None, len(COLUMNS)), **ANY_NUMBER),
+            "rows": Field(np.float64, (None, len(COLUMNS)), -np.inf, np.inf, also=np.nan),
             "checksum": Field(int),
+            "noise": None if self.noise is None else Field(np.random.Generator),
+            **fields_of(method.array_groups()),
         }
-        if self.noise is not None:
-            fields["noise"] = Field(np.random.Generator)
-        values = {"step": step, **{name: field.read(own, name, "resume") for name, field in fields.items()}}
+        values = {"step": step, **read(state, fields, "resume")}
         steps = values["rows"][:, 0]
         are_steps = (steps >= 0) & (steps <= step) & (steps == np.floor(steps))
         refuse_unless(are_steps, steps, "resume['rows'][:, 0]", f"must be a step up to {step}")
-        values |= read(own, method.array_groups(), {"update/reach": {"at_least": 0.0}})
         require_checksum(state, run_checksum(state), "resume")
-        read_sampler = read_state(method.sampler, of_sampler)
+        read_sampler = read_state(method.sampler, part_of(state, "sampler"))
         Field(int, at_least=step, at_most=NEVER).read(state, "sampler/steps", "resume")  # each step draws a batch
         return values, read_sampler
 
@@ -301,7 +299,8 @@ class Loop:
         self.step, self.seconds, self.noise = values["step"], values["seconds"], values.get("noise")
         method.x[:] = values["x"]
         self.draws(self.step)[:] = values["draws"]
-        restore(method.array_groups(), values)
+        for name, own in saved(method.array_groups()).items():
+            own[...] = values[name]
         self.rows = [Row(int(each[0]), *each[1:]) for each in values["rows"].tolist()]
 
 
@@ -339,8 +338,3 @@ def run_loops(loops: Sequence[Loop]) -> None:
             return
         with ThreadPoolExecutor(len(loops)) as pool:
             list(pool.map(lambda loop: loop.run(interrupt, line), loops))
-
-
-def part_of(state: Mapping[str, Any], chain: int) -> State:
-    """Return the part of a state that belongs to a chain."""
-    return {key.removeprefix(f"{chain}/"): each for key, each in state.items() if key.startswith(f"{chain}/")}

@@ -18,8 +18,10 @@ from avare._compilation import lean, product
 from avare.problems import Linear
 from avare.problems.base import Vector
 
-WIDEST = 256
-"""Coordinates up to which the metric is a whole matrix: each step then costs two products with it. A guess."""
+WIDEST = 1000
+"""Coordinates up to which the metric is a whole matrix: each step then costs two products with it, and a measurement of
+the gradient noise costs its eigenvectors. With 300 columns of rank 25, 32 directions were too few, and chains diverged.
+"""
 _RANK = 32
 """Directions for more coordinates, and vectors of random signs that estimate the diagonal: a guess."""
 _FLAT = 1e-12
@@ -91,10 +93,10 @@ def balanced_metric(metric: Metric, away: Vector, gradients: Vector) -> Metric:
     return metric._replace(factor=metric.factor @ root @ vectors * values**0.25)
 
 
-def inverse_root(matrix: Vector, least: float = _FLAT) -> Vector:
+def inverse_root(matrix: Vector) -> Vector:
     """Return a root of the inverse of a symmetric matrix; eigenvalues are at least a part of the largest."""
     values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
-    return np.asarray(vectors / np.sqrt(np.maximum(values, least * max(float(values[-1]), 1e-300))))
+    return np.asarray(vectors / np.sqrt(np.maximum(values, _FLAT * max(float(values[-1]), 1e-300))))
 
 
 def whitened(metric: Metric, gradients: Vector) -> Vector:

@@ -18,18 +18,12 @@ from avare._randomness import Seed
 from avare.problems import Linear
 from avare.problems.base import Vector
 from avare.samplers import Sampler
-from avare.solvers.arguments import DEFAULT, resolve_sampler
+from avare.solvers.arguments import DEFAULT, resolve_sampler, sizes_of
 from avare.solvers.estimators.table import TableEstimator
 from avare.solvers.kernels import update_kernel
 from avare.solvers.loop import Callback, Loop, Monitoring
-from avare.solvers.preconditioner import (
-    DiagonalPreconditioner,
-    automatic_step_size,
-    diagonal_preconditioner,
-    sampler_options,
-)
+from avare.solvers.preconditioner import DiagonalPreconditioner, diagonal_preconditioner
 from avare.solvers.run import Run, run_of
-from avare.solvers.step_sizes import sizes_of
 from avare.solvers.steps import Steps
 
 
@@ -127,9 +121,9 @@ def saga(
     elif step_size != "auto":
         raise ValueError(f'step_size = {step_size!r}: must be a number or "auto"')
     preconditioner = diagonal_preconditioner(problem)
-    sampler = resolve_sampler(problem, sampler, batch_size, seed, **sampler_options(problem, preconditioner))
+    sampler = resolve_sampler(problem, sampler, batch_size, seed, **preconditioner.sampler_options(problem))
     x = np.zeros(problem.dim) if start is None else problem.vector("start", start).copy()
-    size = automatic_step_size(problem, preconditioner, sampler.batch_size) if isinstance(step_size, str) else step_size
+    size = preconditioner.step_size(problem, sampler.batch_size) if isinstance(step_size, str) else step_size
     estimator = TableEstimator(problem, x, sampler.batch_size, lengths=preconditioner.lengths)
     steps = SagaSteps(sampler, estimator, preconditioner, size, tol)
     monitoring = Monitoring(evaluate, progress, callback)
@@ -150,8 +144,10 @@ class SagaSteps(Steps):
         size: float,
         tol: float,
     ) -> None:
-        problem = estimator.problem
-        super().__init__("saga", sampler, estimator, proximal(problem, preconditioner, size))
+        problem, sizes = estimator.problem, size * preconditioner.inverse
+        l1, l2 = problem.penalty.l1[: problem.width], problem.penalty.l2[: problem.width]
+        update = Proximal(sizes, sizes * l1, 1.0 / (1.0 + sizes * l2), preconditioner.shift, size)
+        super().__init__("saga", sampler, estimator, update)
         self._preconditioner, self.period = preconditioner, self.epoch_steps
         self._goal = tol**2 * problem.best_constant() if tol > 0.0 else -math.inf
         if self.x.any():  # with an empty table, the noise of the first epoch would lead away again
@@ -182,13 +178,6 @@ class Proximal(NamedTuple):
     shift: Vector
     """The mean of each column, if columns are centred; otherwise 0."""
     step_size: float
-
-
-def proximal(problem: Linear, preconditioner: DiagonalPreconditioner, step_size: float) -> Proximal:
-    """Return the state for steps of one size."""
-    sizes, width = step_size * preconditioner.inverse, problem.width
-    threshold, shrink = sizes * problem.penalty.l1[:width], 1.0 / (1.0 + sizes * problem.penalty.l2[:width])
-    return Proximal(sizes, threshold, shrink, preconditioner.shift, step_size)
 
 
 @update_kernel(Proximal, saved=())

@@ -1,4 +1,17 @@
-"""Stochastic gradient descent with any sampler: with given step sizes, or with those of `avare.solvers.step_sizes`."""
+"""Stochastic gradient descent with any sampler: with given step sizes, or with sizes that a run finds by itself.
+
+How long steps may be depends on the curvature of f, on the noise that a sampler leaves and on the distance to the
+minimum. The steps themselves show all three (Ivgi, Hinder & Carmon, "DoG is SGD's best friend", ICML 2023):
+
+    size_t = r_t / sqrt(|g_1|^2 + ... + |g_t|^2),    r_t = the largest distance from the start so far, at least r_0.
+
+For example, start at x = 0 with gradients of norm 10 that all point to a minimum at distance 3. Then r grows from r_0
+by a fraction 1 / sqrt(t) at step t, and is 3 after a few dozen steps, whatever r_0 was. With noise of norm 10 the size
+then falls as 3 / (10 sqrt(t)), as it should for averaged iterates. Without noise the gradients vanish, their sum
+converges, and the size stays. If steps are too long, gradients and their sum grow, and the size falls; no step is
+longer than r_t. So no trial steps are needed, and each sampler gets its own sizes. Each step costs two extra passes
+over the coefficients.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +29,24 @@ from avare.problems import Linear, Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
 from avare.schedules import Auto, Schedule
-from avare.solvers.arguments import resolve_sampler
+from avare.solvers.arguments import StepSize, resolve_sampler, sizes_of
 from avare.solvers.estimators.plain import PlainEstimator
 from avare.solvers.kernels import NEVER, magnitude, record_of, update_kernel
 from avare.solvers.loop import Callback, Loop, Monitoring
+from avare.solvers.preconditioner import warn_of_scales
 from avare.solvers.run import Run, run_of
-from avare.solvers.scaling import warn_of_scales
-from avare.solvers.step_sizes import StepSize, falling, first_move, request_of, sizes_of
 from avare.solvers.steps import Steps
 
 _RECENT = 3.0
 """Weights of "recent" grow as this power of the step, as documented: half of the weight is on the last 16 %."""
 _PILOT = 10
 """If sizes fall by a given power, a tenth of the steps finds them, as documented: a guess."""
+_ROWS = 64
+"""Rows that show the gradient at the start; more with larger batches. A guess: r_0 may be too small, as it grows."""
+_CAUTION = 16.0
+"""The smoothness over the curvature along the gradient, if it is not known: a guess, and a small r_0 is safe."""
+_MOVE = 1e-4
+"""Relative length of the move that shows this curvature: a guess, well above the 1e-8 at which rounding dominates."""
 
 
 def sgd(
@@ -126,7 +144,8 @@ def sgd(
     if steps is None:
         steps = epoch * validation.integer("epochs", 10 if epochs is None else epochs, at_least=0)
     steps = validation.integer("steps", steps, at_least=0)
-    wanted = request_of(step_size)
+    request = Auto(None) if isinstance(step_size, str) and step_size == "auto" else step_size
+    wanted = request if isinstance(request, Auto) else None
     if averaging is None:
         averaging = "none" if wanted is None else "recent"
     kinds = {"none": (NEVER, 0.0), "polyak": (0, 0.0), "suffix": (steps // 2, 0.0), "recent": (0, _RECENT)}
@@ -146,6 +165,36 @@ def sgd(
     if run.status == "finished" and run.steps and isinstance(problem, Linear):
         warn_of_scales(problem, first, run)
     return run
+
+
+def falling(t: Any, last: int, power: float) -> Any:
+    """Return factors on the sizes found until step `last`: 1 until then, later falling by a power."""
+    return (np.maximum(t, last) / last) ** -power
+
+
+def first_move(problem: Problem, x: Vector, batch_size: int) -> float:
+    """Return r_0, a short way to go at first: the norm of the gradient, from some rows, over the smoothness of f.
+
+    The minimum cannot be nearer than gradient over smoothness, and r_0 must not be above its distance. If the
+    smoothness is not known, a multiple of the curvature along the gradient takes its place.
+    """
+    size = min(problem.n, max(_ROWS, batch_size))
+    rows = np.arange(size) * problem.n // size  # evenly spread
+    weights = np.full(size, problem.n / size)
+
+    def gradient(at: Vector) -> Vector:
+        return problem.loss_batch_gradient(at, rows, weights)[0] + problem.penalty.l2 * at
+
+    here = gradient(x)
+    length = float(np.linalg.norm(here))
+    if not 0.0 < length < math.inf:
+        return 1.0
+    if isinstance(problem, Linear):
+        smoothness = float(problem.smoothness.sum())
+    else:
+        move = _MOVE * (1.0 + float(np.linalg.norm(x)))
+        smoothness = _CAUTION * float(np.linalg.norm(gradient(x + here * (move / length)) - here)) / move
+    return length / smoothness if 0.0 < smoothness < math.inf else 1e-3
 
 
 class SgdState(NamedTuple):

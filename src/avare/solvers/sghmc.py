@@ -26,13 +26,13 @@ from avare import _validation as validation
 from avare.problems import Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
+from avare.solvers.arguments import StepSize
 from avare.solvers.chains import ChainOptions, Control, Precondition, draw_chains
 from avare.solvers.dynamics import Dynamics
 from avare.solvers.kernels import add_penalty, move_by_gradient, update_kernel
 from avare.solvers.loop import Callback, Monitoring
 from avare.solvers.metric import Metric, colour, whiten
 from avare.solvers.run import Chain
-from avare.solvers.step_sizes import StepSize
 
 _STABLE = 0.7
 """Step size times the root of the largest curvature. Steps are stable up to 2; the distance is a guess."""

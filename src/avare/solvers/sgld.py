@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from avare.problems import Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
+from avare.solvers.arguments import StepSize
 from avare.solvers.chains import ChainOptions, Control, Precondition, draw_chains
 from avare.solvers.dynamics import Dynamics
 from avare.solvers.kernels import add_penalty, move_by_gradient, update_kernel
@@ -27,7 +28,6 @@ from avare.solvers.loop import Callback, Monitoring
 from avare.solvers.metric import Metric, colour, whiten
 from avare.solvers.run import Chain
 from avare.solvers.sghmc import Hamiltonian
-from avare.solvers.step_sizes import StepSize
 
 _WIDER = 1.05**2 - 1.0
 """By how much gradient noise and the step may increase variances: standard deviations by 5 %, as documented."""
@@ -82,7 +82,7 @@ def sgld(
         the norms of the differences. By default "mode" if the step size is "auto", otherwise "none".
     precondition : {"none", "hessian", "moments"} or array_like, optional
         The metric in which steps are made. "none": no scaling. "hessian": the inverse Hessian at the mode, so that
-        columns may be scaled, correlated or dummies. It is a whole matrix for up to 256 coordinates; for more it is a
+        columns may be scaled, correlated or dummies. It is a whole matrix for up to 1000 coordinates; for more it is a
         diagonal plus 32 directions. "moments": a diagonal, one over the mean square of the gradient estimate, adapted
         until `burn_in`. Or your own diagonal. By default "hessian" if the step size is "auto", otherwise "none".
     batch_size : int, optional

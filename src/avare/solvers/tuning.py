@@ -17,9 +17,9 @@ meet if it climbed from the steepest of the draws, there or on average on its wa
 prior, the mode itself is next to such a place. So short chains start at points that the posterior may have.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,22 +27,22 @@ from avare.problems import Linear, Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
 from avare.solvers.dynamics import Dynamics
-from avare.solvers.kernels import record_of
+from avare.solvers.kernels import SAVED
 from avare.solvers.metric import Metric, balanced_metric, coloured, covariance, whitened
-from avare.solvers.preconditioner import largest_curvatures
+from avare.solvers.preconditioner import largest_curvatures, largest_eigenvalue
 from avare.solvers.steps import Steps
 
 POINTS = 16
 """Draws at which curvatures, norms and noise are measured: a guess."""
-_ROUNDS, _CHAINS, _STEPS = 6, 4, 500
+_ROUNDS, _CHAINS, STEPS = 6, 4, 500
 """Rounds at most, and the short chains of each and their steps. 500 steps of 0.7 are 56 periods of a coordinate."""
 _KEPT = 16, 250
 """Draws of a short chain that set the metric, at least and at most. With 250 it is every step of the second half."""
 _ROWS = 4_000_000
 """Rows of all exact gradients of a round, which bound its cost: a guess.
 
-Up to 4,000 examples all draws above count. For more, draws are thinned by a whole number, mostly by too little: then
-the metric stays that of the mode, as it always does from 62,500 examples on.
+Up to 4,000 examples all draws above count, and for more they are thinned. Above 62,500 examples the metric stays that
+of the mode.
 """
 _BATCHES = 16
 """Batches that measure the noise at each point: 256 in all, so that a variance has a relative error of 9 %."""
@@ -70,8 +70,7 @@ Where a loss is flat at all points, as Huber's for outliers, its examples would 
 _SEED = 20  # any number: the same problem gets the same chains
 
 
-@dataclass(frozen=True, eq=False)
-class Tuned:
+class Tuned(NamedTuple):
     """What chains start with."""
 
     mode: Vector
@@ -87,72 +86,49 @@ class Tuned:
     """First iterates: one per row, or only one."""
     step_size: Any
 
-    def arrays(self) -> "TunedArrays":
-        """Return what a state contains; the chains save their metrics."""
-        return TunedArrays(self.anchor, self.points, np.array([self.batch_size]))
+
+SAVED[Tuned] = ("anchor", "points")  # chains save their metrics, and samplers the size of batches
 
 
-class TunedArrays(NamedTuple):
-    """The arrays of `Tuned` that a state contains."""
-
-    anchor: Vector
-    points: Vector
-    rows: Vector
-    """The batch size, one number."""
-
-
-@dataclass(frozen=True)
-class TuningOptions:
+class TuningOptions(NamedTuple):
     """What tuning starts with, and what it may change."""
 
     first: Tuned
     dynamics: Dynamics
     build_sampler: Callable[[Tuned, int], Sampler]
     """From a seed."""
+    build_steps: Callable[[Tuned, Sampler, Vector, np.random.Generator], Steps]
+    """Of a short chain: its first iterate, and what it draws from."""
     moves_anchor: bool
     changes_metric: bool
     grows_batches: bool
 
 
-BuildSteps: TypeAlias = Callable[..., Steps]
-"""Called with a `Tuned`, a sampler, a first iterate, a generator, and a record or nothing."""
-
-
-def tune(problem: Linear, build_steps: BuildSteps, options: TuningOptions) -> Tuned:
+def tune(problem: Linear, options: TuningOptions) -> Tuned:
     """Find the step size and first iterates; also the anchor and the metric, if they may change."""
-    found, noise, curvature, independent, steep = _explore(problem, build_steps, options)
-    size = options.dynamics.choose_step_size(noise, curvature, independent=independent)
-    size, _ = _safe_step_size(problem, options.dynamics, found.metric, size, steep)
-    return replace(found, step_size=size)
+    generator, first = np.random.default_rng(_SEED), options.first.points
+    now, steep = options.first._replace(starts=first[:_CHAINS]), first[:0]
 
+    def step_size(dynamics: Dynamics) -> tuple[float, float]:
+        size = dynamics.choose_step_size(noise, curvature, independent=sampler.independent)
+        return _safe_step_size(problem, dynamics, now.metric, size, steep)
 
-def _explore(
-    problem: Linear, build_steps: BuildSteps, options: TuningOptions
-) -> tuple[Tuned, float, float, bool, Vector]:
-    """Run rounds of short chains.
-
-    Return the last state of tuning, the noise, the largest curvature, whether batches are independent, and the draws
-    with the largest gradients.
-    """
-    generator, probe, first = np.random.default_rng(_SEED), options.dynamics.probe(), options.first.points
-    now, steep = replace(options.first, starts=first[:_CHAINS]), first[:0]
     for k in range(_ROUNDS):
-        sampler, noise = _measure_noise(build_steps, options, now, generator)
+        sampler, noise = _measure_noise(options, now, generator)
         larger = _larger_batch(problem.n, now.batch_size, noise) if options.grows_batches else now.batch_size
         if larger > now.batch_size:
-            now = replace(now, batch_size=larger)
-            sampler, noise = _measure_noise(build_steps, options, now, generator)
+            now = now._replace(batch_size=larger)
+            sampler, noise = _measure_noise(options, now, generator)
         known = _largest_curvature(problem, now.metric, now.points)
-        curvature = known or 1.0
-        size = probe.choose_step_size(noise, curvature, independent=sampler.independent)
-        size, met = _safe_step_size(problem, probe, now.metric, size, steep)
+        curvature = known or _curvature_by_products(problem, now.metric, now.anchor)
+        size, met = step_size(options.dynamics.probe())
         if known is None or k == _ROUNDS - 1 or (k > 0 and max(curvature, met) < _NORMAL):
             break
-        draws = np.stack([_short_chain(build_steps, now, size, x, sampler, generator) for x in now.starts])
+        draws = np.stack([_short_chain(options, now, size, x, sampler, generator) for x in now.starts])
         if not np.isfinite(draws).all():
             break
         now, steep = _take_in(problem, options, now, draws, steep)
-    return now, noise, curvature, sampler.independent, steep
+    return now._replace(step_size=step_size(options.dynamics)[0])
 
 
 def _larger_batch(n: int, batch_size: int, noise: float) -> int:
@@ -168,40 +144,37 @@ def _take_in(problem: Linear, options: TuningOptions, now: Tuned, draws: Vector,
     """Return the next state of tuning after a round of short chains, and the draws with the largest gradients."""
     first = options.first.points
     kept = int(np.clip(_ROWS // (_CHAINS * problem.n), *_KEPT))
-    late = draws[:, _STEPS // 2 :: _STEPS // (2 * kept)].reshape(-1, problem.dim)
+    late = draws[:, STEPS // 2 :: math.ceil(STEPS / (2 * kept))].reshape(-1, problem.dim)
     mean, points = late.mean(axis=0), late[:: len(late) // POINTS][:POINTS]
-    found = replace(now, anchor=mean if options.moves_anchor else now.anchor, points=points, starts=draws[:, -1])
+    found = now._replace(anchor=mean if options.moves_anchor else now.anchor, points=points, starts=draws[:, -1])
     if not len(now.metric.factor) or len(late) * problem.n > _ROWS:
         return found, steep
     gradients = _gradients(problem, late)
     if options.changes_metric:
-        found = replace(found, metric=balanced_metric(now.metric, late - mean, gradients))
+        found = found._replace(metric=balanced_metric(now.metric, late - mean, gradients))
     late = np.concatenate([first, late])  # short chains may miss a steep place that is next to the mode
     gradients = np.concatenate([_gradients(problem, first), gradients])
     return found, late[np.argsort(-np.linalg.norm(whitened(found.metric, gradients), axis=1))[:POINTS]]
 
 
-def _measure_noise(
-    build_steps: BuildSteps, options: TuningOptions, now: Tuned, generator: np.random.Generator
-) -> tuple[Sampler, float]:
+def _measure_noise(options: TuningOptions, now: Tuned, generator: np.random.Generator) -> tuple[Sampler, float]:
     """Return a copy of the sampler, and the largest variance of its gradient along any direction of the metric.
 
     The table of SAGA is filled at one of the points.
     """
     sampler = options.build_sampler(now, _SEED).copy_with_seed(generator)
-    estimator = build_steps(now, sampler, now.points[-1], generator).estimator
+    estimator = options.build_steps(now, sampler, now.points[-1], generator).estimator
     gradients = [estimator.from_batches(x, sampler, _BATCHES) for x in now.points]
     mean = np.mean([covariance(now.metric, each) for each in gradients], axis=0)
     return sampler, float(np.linalg.eigvalsh(mean)[-1] if mean.ndim == 2 else mean.max())
 
 
 def _short_chain(
-    build_steps: BuildSteps, now: Tuned, size: float, start: Vector, sampler: Sampler, generator: np.random.Generator
+    options: TuningOptions, now: Tuned, size: float, start: Vector, sampler: Sampler, generator: np.random.Generator
 ) -> Vector:
     """Return the draws of a short chain; the sampler learns."""
-    dim = len(start)
-    chain = build_steps(now, sampler, start, generator, record_of(dim, _STEPS, burn_in=0))
-    chain.advance(0, np.full(_STEPS, size), generator.standard_normal((_STEPS, dim)))
+    chain = options.build_steps(now, sampler, start, generator)
+    chain.advance(0, np.full(STEPS, size), generator.standard_normal((STEPS, len(start))))
     return np.asarray(chain.record.draws)
 
 
@@ -242,6 +215,20 @@ def _largest_curvature(problem: Linear, metric: Metric, points: Vector) -> float
         return None
     found = [np.linalg.eigvalsh(metric.factor.T @ problem.hessian(x) @ metric.factor)[-1] for x in points[:count]]
     return max(1.0, *map(float, found))
+
+
+def _curvature_by_products(problem: Linear, metric: Metric, x: Vector) -> float:
+    """Return the largest curvature of f at x along any direction of the metric, at least 1, by the power method.
+
+    It is 1 if the metric is a whole matrix, which is that of the mode.
+    """
+    if len(metric.factor):
+        return 1.0
+    start = np.random.default_rng(_SEED).standard_normal((1, problem.dim))
+    found = largest_eigenvalue(
+        lambda move: whitened(metric, problem.hessian_product(x, coloured(metric, move)[0])[None]), start
+    )
+    return max(1.0, found)
 
 
 # --- what is known around a mode -----------------------------------------------------------

@@ -10,7 +10,7 @@ from avare.problems import Linear, Problem
 from avare.problems.base import Vector
 from avare.problems.linear import add_gradients
 from avare.samplers import Sampler
-from avare.solvers.kernels import Work, estimate_kernel
+from avare.solvers.kernels import Work, estimate, estimate_kernel
 
 
 class PlainState(NamedTuple):
@@ -34,7 +34,9 @@ class PlainEstimator:
         self.state: Any = PlainState(self.sums_and_estimate)  # for the kernel
 
     def take(self, work: Work) -> bool:
-        """Do in Python what the kernel does; return whether the norms are finite."""
+        """Estimate by the kernel, or in Python if the problem is not linear; return whether the norms are finite."""
+        if isinstance(self.problem, Linear):
+            return bool(estimate(self.state, self.problem.model, work))
         self.gradient[:], work.norms[:] = self.at(self.x, work.indices, work.weights)
         return True
 

@@ -76,10 +76,6 @@ class TableEstimator(PlainEstimator):
         survey = self.problem.survey(x)
         self.state.slopes[:], self.state.sums[:] = survey.slopes, survey.gradient.reshape(self.shape)
 
-    def take(self, work: Work) -> bool:
-        """Do in Python what the kernel does; return whether the norms are finite."""
-        return bool(estimate(self.state, self.problem.model, work))
-
     def at(self, x: Vector, indices: NDArray[np.int64], weights: Vector) -> tuple[Vector, Vector]:
         """Return the estimate at x from a batch, and the norms of its terms. Nothing changes."""
         still = self.state._replace(
