@@ -44,7 +44,8 @@ AIMS = {
     "laboratory": 2_000,
     "rest": 800,
 }
-ABOVE: dict[str, int] = {}  # room: how many lines it is above its aim
+# Room: how many lines it is above its aim.
+ABOVE = {"core": 219, "problems": 26, "solvers": 189, "linear": 416, "sklearn": 3, "laboratory": 735, "rest": 115}
 MOST_PUBLIC_NAMES = 140
 LONGEST_FUNCTION = 80
 MOST_ARGUMENTS = 10  # of a constructor in solvers
