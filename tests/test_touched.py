@@ -15,8 +15,8 @@ def test_a_module_is_tested_by_itself_its_mirror_and_the_common_tests() -> None:
 
 
 def test_a_module_without_a_mirror_is_tested_by_the_tests_of_its_package() -> None:
-    assert targets(["src/avare/torch/layers/rules.py"], ROOT)[1:] == [
-        "src/avare/torch/layers/rules.py",
+    assert targets(["src/avare/torch/norms/layers/rules.py"], ROOT)[1:] == [
+        "src/avare/torch/norms/layers/rules.py",
         "tests/torch",
     ]
 

@@ -6,7 +6,7 @@ says how far a result can be from the minimum.
 
 What is read of a problem, all of it public:
 
-- data: `n`, `dim`, `width`, `outputs`, `model`, `target`, `rows`, `subset`, `square`, `names`, `coefficients`,
+- data: `n`, `dim`, `width`, `outputs`, ``model``, `target`, `rows`, `subset`, `square`, `names`, `coefficients`,
   `class_weights`, `weighted_sum`;
 - penalty: `l1`, `l2`, `penalty`, `has_free_bias`;
 - the loss: `terms_at`, `curve`, `mean_curvatures`, `curvature`, `slope_range`, `is_positive`, `is_quadratic`,

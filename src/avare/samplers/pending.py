@@ -72,8 +72,8 @@ class PendingBatches:
     def pop(self, batch: Batch | None, indices: NDArray[np.int64]) -> Drawn | None:
         """Remove and return a batch, or else the oldest one with these indices. O(1) for the oldest of all."""
         drawn = self._drawn
-        if drawn and batch is not None and drawn[0].batch is batch:  # in the common case
-            return drawn.popleft()
+        if drawn and (drawn[0].batch is batch if batch is not None else drawn[0].indices == indices.tobytes()):
+            return drawn.popleft()  # in the common case
         place = self._place_of(batch, indices)
         if place is None:
             return None
