@@ -46,6 +46,7 @@ STEPS = {"full": 100_000, "quick": 5_000}
 """Steps of a run."""
 MEMORIES = (0.0, 0.3, 0.5)
 """Shares of the past in what `Avare` remembers."""
+_AVERAGED = 3  # runs of a method with a memory
 _POINTS = 400  # of a thinned trace, at most
 _NOTE = "Excess of the gradient's second moment over the least possible, summed over all steps. A line that is no "
 _NOTE += "steeper than its dashed one grows no faster than proved."
@@ -240,7 +241,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n", 1)[0])
     parser.add_argument("--quick", action="store_true", help="short runs, to see that it works; nothing is stored")
     quick = parser.parse_args().quick
-    steps, runs = (STEPS["quick"], 2) if quick else (STEPS["full"], RUNS)
+    steps, runs = (STEPS["quick"], 2) if quick else (STEPS["full"], _AVERAGED)
     result = {"where": where(), "steps": steps, "rows": with_averages(steps, runs)}
     if not quick:
         save("regret", result, report(result))
