@@ -70,7 +70,8 @@ def save(name: str, result: dict[str, Any], markdown: str) -> None:
     (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
     place = result["where"]
     versions = ", ".join(f"{package} {number}" for package, number in place["versions"].items())
-    source = f"Measured at commit {place['commit'][:12]} on {place['date'][:10]}, {place['processor']}; {versions}."
+    commit = place["commit"][:12] + (", with changes that were not committed," if "dirty" in place["commit"] else "")
+    source = f"Measured at commit {commit} on {place['date'][:10]}, {place['processor']}; {versions}."
     (RESULTS / f"{name}.md").write_text(f"{markdown}\n\n{source}\n")
 
 

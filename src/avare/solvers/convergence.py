@@ -120,7 +120,7 @@ def _largest(values: Vector) -> float:
 def convergence_report(
     draws: Vector, weights: Vector, estimator: PlainEstimator, sampler: Sampler, steps: int, improper: str = ""
 ) -> ConvergenceReport:
-    """Check the draws of chains (chains x draws x dim), with weights that sum to 1, after so many steps in all."""
+    """Check the draws of chains (chains x draws x dim), with weights that sum to 1, after ``steps`` steps in all."""
     every = draws.reshape(-1, draws.shape[2])
     places = np.linspace(0, len(every) - 1, min(_POINTS, len(every))).astype(int)
     with np.errstate(all="ignore"):  # NaN counts as wrong
